@@ -18,11 +18,17 @@ from malletrain.v1 import resources_pb2
 from tests.support.builders import job, spec_message
 
 PATH = os.defpath
+HOROVOD = resources_pb2.LAUNCHER_BACKEND_HOROVOD
 GRACES = LongestGraces(release=120.0)
 
 
 def points(*pairs: tuple[int, float]) -> list[resources_pb2.ScalingPoint]:
     return [resources_pb2.ScalingPoint(nodes=nodes, rate=rate) for nodes, rate in pairs]
+
+
+def replicas(nodes: int, **changes: Any) -> dict[str, Any]:
+    torchrun = resources_pb2.LAUNCHER_BACKEND_TORCHRUN
+    return {"nodes_per_replica": nodes, "min_nodes": 2, "max_nodes": 4, "backend": torchrun, **changes}
 
 
 def limits(**seconds: float) -> dict[str, Any]:
@@ -50,6 +56,19 @@ def limits(**seconds: float) -> dict[str, Any]:
         ({"max_nodes": 0}, "max_nodes: expected 1 to 1000000, got 0"),
         ({"permitted_nodes": [2, 2]}, "permitted_nodes[1]: expected above the entry before (2), got 2"),
         ({"permitted_nodes": [2, 5]}, "permitted_nodes[1]: expected 1 to 4, the job's bounds, got 5"),
+        (replicas(-1), "nodes_per_replica: expected 1 to 1000000, got -1"),
+        (replicas(2, min_nodes=1), "min_nodes: expected a multiple of nodes_per_replica (2), got 1"),
+        (replicas(2, max_nodes=3), "max_nodes: expected a multiple of nodes_per_replica (2), got 3"),
+        (
+            replicas(2, permitted_nodes=[2, 3]),
+            "permitted_nodes[1]: expected a multiple of nodes_per_replica (2), got 3",
+        ),
+        (replicas(2, max_nodes=2000), "max_nodes: expected at most 1024, or 512 permitted_nodes, got 2000"),
+        (
+            replicas(2, backend=HOROVOD),
+            "backend: expected torchrun or command, as nodes_per_replica says, got 'horovod'",
+        ),
+        (replicas(2, backend=0), "backend: expected torchrun or command, as nodes_per_replica says"),
         ({"slots_per_node": -1}, "slots_per_node: expected 1 to 1024"),
         ({"scale_up_seconds": -1.0}, "scale_up_seconds: expected a finite number, at least 0, got -1.0"),
         ({"scale_down_seconds": float("nan")}, "scale_down_seconds: expected a finite number"),
@@ -158,3 +177,10 @@ def test_burst_buffer_is_asked_for_within_the_quota(asked: int) -> None:
     assert str(caught.value) == (
         f"specs[1].burst_buffer_gb: expected 0 to 4000 GB, the quota (job_manager.burst_buffer_gb), got {asked}"
     )
+
+
+@pytest.mark.parametrize(("permitted", "expected"), [([], (2, 4, 6, 8)), ([4, 8], (4, 8))])
+def test_the_scales_of_a_divided_model_are_whole_replicas(permitted: list[int], expected: tuple[int, ...]) -> None:
+    (spec,) = check_specs([spec_message(**replicas(2, max_nodes=8, permitted_nodes=permitted))], PATH, 0, GRACES)
+    assert (spec.permitted_nodes, spec.nodes_per_replica) == (expected, 2)
+    assert wire.spec_message(spec).nodes_per_replica == 2

@@ -54,6 +54,19 @@ def test_fewer_hosts_than_the_job_asks_for_can_be_commanded() -> None:
     assert state.can_form(frozenset(slots("a", "b")), NOW)
 
 
+def test_a_generation_has_whole_replicas_only_after_a_loss_too() -> None:
+    state = commanded("a", "b", "c", "d", state=GenerationState(hosts_per_replica=2))
+    everyone = frozenset(slots("a", "b", "c", "d"))
+    state = state.form(everyone, slots("a", "b", "c", "d"), NOW).release({"b"})
+    assert state.change_due(everyone, NOW)
+    assert state.target(everyone, NOW) == (("a", 1), ("c", 1))
+    # Where one is not warm in time, its replica is left out.
+    assert commanded("a", "b", "c", "d", state=GenerationState(hosts_per_replica=2)).target(
+        frozenset(slots("a", "c", "d")), NOW + 1000
+    ) == (("a", 1), ("c", 1))
+    assert state.release({"a", "c"}).target(everyone, NOW) == ()
+
+
 def test_a_generation_is_confirmed_once_all_its_members_have_started() -> None:
     state = commanded("a", "b")
     state = state.form(frozenset(slots("a", "b")), slots("a", "b"), NOW).start(Slot("a", 0))
@@ -123,8 +136,9 @@ def test_a_command_that_is_not_newer_changes_nothing() -> None:
 @st.composite
 def generation_states(draw: st.DrawFn) -> tuple[GenerationState, frozenset[Slot], float]:
     """A state after some events, in any order they can come in."""
-    hosts = ["a", "b", "c"]
-    state, now = GenerationState(), 0.0
+    hosts = ["a", "b", "c", "d"]
+    replica = draw(st.integers(1, 2))
+    state, now = GenerationState(hosts_per_replica=replica), 0.0
     ready: frozenset[Slot] = frozenset()
     for sequence in range(1, draw(st.integers(1, 12))):
         now += draw(st.floats(0, 20))
@@ -154,7 +168,8 @@ def test_what_always_holds(case: tuple[GenerationState, frozenset[Slot], float])
     assert state.confirmed_sequence <= state.sequence
     assert set(state.target(ready, now)) <= set(state.commanded.items())
     assert bool(state.members) == bool(state.hosts)
-    if state.commanded:
+    assert len(state.target(ready, now)) % state.hosts_per_replica == len(state.hosts) % state.hosts_per_replica == 0
+    if len(state.commanded) >= state.hosts_per_replica:
         everyone = frozenset(slot for entry in state.commanded.items() for slot in slots_of(*entry))
         idle = replace(state, members=(), hosts=(), gone=frozenset())
         assert idle.can_form(everyone, now), "with all warm, training can go on"

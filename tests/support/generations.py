@@ -26,6 +26,7 @@ _PRELOADED = ["torch", "torch._dynamo", "torch.nn.parallel", "malletrain.client.
 
 def _work(script: str, arguments: Sequence[str], log: str, environment: Mapping[str, str]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    os.setsid()  # as every worker: what it saves is told by its session
     with Path(log).open("ab") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from malletrain.client import current_job
 from malletrain.client.fsdp import ShardedTraining, init
+from malletrain.client.replicas import replica_mesh
 from tests.training import exact_numbers
 
 SIZE, BATCH = 240, 12
@@ -79,8 +80,9 @@ def main() -> None:
     inputs, targets = exact_numbers.data(SIZE) if options.exact else data()
     init()
     model = exact_numbers.network(options.width) if options.exact else network(options.width)
-    fully_shard(model[0])
-    fully_shard(model)
+    divided = {"mesh": replica_mesh()} if os.environ.get("MALLETRAIN_NODES_PER_REPLICA") else {}
+    fully_shard(model[0], **divided)
+    fully_shard(model, **divided)
     optimizer = torch.optim.AdamW(model.parameters(), lr=exact_numbers.RATE if options.exact else RATE)
     if options.exact:
         optimizer.register_step_post_hook(lambda *_: exact_numbers.round_weights(model))

@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,7 +176,12 @@ class LiveTraining:
 
 @contextmanager
 def live_training(
-    folder: Path, example: Path, *arguments: str, backend: str = "torchrun", notes: bool = False
+    folder: Path,
+    example: Path,
+    *arguments: str,
+    backend: str = "torchrun",
+    notes: bool = False,
+    options: Sequence[str] = (),
 ) -> Iterator[LiveTraining]:
     """Submit an example to new services with one node.
 
@@ -186,6 +191,7 @@ def live_training(
         arguments: Its arguments.
         backend: How its workers are driven.
         notes: Whether the script itself notes what it does, and nothing is added.
+        options: More options of its submission.
     """
     script = folder / "train.py"
     first, annotations, rest = example.read_text().partition("from __future__ import annotations\n")
@@ -196,8 +202,8 @@ def live_training(
         training = LiveTraining(system, "")
         training.call("DrainNodes", scavenger_pb2.DrainNodesRequest(nodes=NODES[1:]))
         scale = ["--max", str(len(NODES)), "--profile", "never", "--curve", "1:100,2:195,3:285,4:370"]
-        options = ["--backend", backend, *scale, "--scale-up", "1", "--scale-down", "1"]
-        done = system.command("submit", *options, "--", "python", str(script), *arguments)
+        more = ["--backend", backend, *scale, "--scale-up", "1", "--scale-down", "1", *options]
+        done = system.command("submit", *more, "--", "python", str(script), *arguments)
         assert done.returncode == 0, done.stderr
         training.job = done.stdout.strip()
         yield training

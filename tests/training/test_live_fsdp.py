@@ -45,3 +45,30 @@ def test_the_example_over_1_3_2_1_and_4_nodes_a_kill_and_a_reclaim(tmp_path: Pat
     losses = [batch["loss"] for batch in accounts.batches]
     assert fmean(losses[-30:]) < 3.0 < 5.0 < fmean(losses[:3])
     assert all(later < earlier + 1.0 for earlier, later in itertools.pairwise(losses))
+
+
+def test_replicas_of_two_nodes_come_and_go_whole_and_a_kill_undoes_no_step(tmp_path: Path) -> None:
+    arguments = ("--epochs", "2", "--step-seconds", "0.1")
+    with live_training(tmp_path, EXAMPLE, *arguments, options=("--nodes-per-replica", "2")) as training:
+        training.give("n2")
+        training.wait_scale(2)
+        training.give("n3")
+        # It completes no replica; the next one does.
+        training.wait_scale(2)
+        training.give("n4")
+        training.wait_scale(4)
+        training.kill(3)
+        training.wait_scale(4)
+        said = training.system.command("job", training.job).stdout
+        training.reclaim(training.newest(1)["node"])
+        training.wait_scale(2)
+        completed = training.wait_completed(SECONDS)
+        found = keep("replicas", training)
+        accounts = training.accounts()
+        logs = "".join(path.read_text() for path in training.folder.glob("logs/*.log"))
+    assert "2 to 4 nodes, in replicas of 2; 2 of them now" in said
+    assert {step["size"] for step in accounts.batches} == {2, 4}, "no partial replica has ever trained"
+    assert accounts.check_epochs() == 2
+    assert accounts.samples == int(completed["samples"])
+    assert logs.count("another worker is lost") >= 2
+    assert {pause.what: pause.repeated for pause in found if pause.repeated} == {}, "no step was made twice"

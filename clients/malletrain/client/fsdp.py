@@ -24,12 +24,13 @@ All workers are restarted at every rescale, by the backend `torchrun`, and the n
 
 from __future__ import annotations
 
+import secrets
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -43,7 +44,9 @@ from malletrain.client.distributed import DistributedTraining, PlainTrainingStat
 from malletrain.client.lr_scaling import RateRamp
 from malletrain.client.neighbour_copies import NeighbourCopies
 from malletrain.client.replica import Stopped
+from malletrain.client.replicas import replica_place
 from malletrain.client.saving_marker import SavingMarker
+from malletrain.client.shard_parts import part_of, parts_folder, write_part
 from malletrain.client.sharded_checkpoints import ShardedCheckpoints, samples_in, say_where
 from malletrain.client.snapshots import random_states
 from malletrain.client.warn_once import describe
@@ -51,10 +54,13 @@ from malletrain.common.job_folder import SHARDED_FOLDER
 
 __all__ = ["ShardedTraining", "init"]
 
+_T = TypeVar("_T")
 _COPY = 8
 _LOSS_SECONDS = 5.0
 _EXCHANGE_SECONDS = 60.0
 _POLL_SECONDS = 0.005
+_APPLIED_SECONDS = 1.0
+"""How long a GPU has for the last step."""
 
 
 class ShardedTraining(DistributedTraining):
@@ -66,6 +72,8 @@ class ShardedTraining(DistributedTraining):
 
     A worker that is lost takes its part of the state with it. A copy of that part is in the memory of a worker on the
     next node, so the training goes on from the last copy; if that worker is lost as well, from the last checkpoint.
+    With several replicas (`malletrain.client.replicas`) each of them has the whole state: the workers of one that has
+    lost nobody write it as it is after the last complete step.
 
     Attributes:
         model: The model as it was given.
@@ -104,6 +112,7 @@ class ShardedTraining(DistributedTraining):
             raise ValueError(f"model: expected one that was given to fully_shard, got {type(model).__name__}")
         job = current_job()
         folder = checkpoint_folder or (job.checkpoint_directory if job else None)
+        self._folder = folder
         self._sharded = ShardedCheckpoints(folder, checkpoint_seconds)
         self._copies = NeighbourCopies(folder, copy_seconds)
         self._holder = SavingMarker(job.directory if job else None, SHARDED_FOLDER)
@@ -136,6 +145,11 @@ class ShardedTraining(DistributedTraining):
         self.optimizer = optimizer
         self._device = next(model.parameters()).device
         self._applied = AppliedSteps(model)
+        self._place = replica_place(model)
+        self._token = str(self._agreed(secrets.token_hex(4)))
+        if self._place.replicas > 1:
+            # What this worker has of the state, only one worker of each other replica has.
+            self._holder.create()
         state = PlainTrainingState()
         path = self._agreed(self._sharded.newest())
         if path is not None:
@@ -150,13 +164,12 @@ class ShardedTraining(DistributedTraining):
         self._sampler.set_scale(self.rank, self.workers)
         return state
 
-    def _agreed(self, newest: Path | None) -> Path | None:
+    def _agreed(self, own: _T) -> _T:
         """Rank 0's choice: a file system may show the newest folder to one worker earlier than to another."""
-        choice: list[Any] = [newest]
+        choice = [own]
         if self.workers > 1:
             dist.broadcast_object_list(choice)
-        agreed: Path | None = choice[0]
-        return agreed
+        return choice[0]
 
     def _restore_plain(self, content: Mapping[str, Any], state: PlainTrainingState) -> None:
         state.samples = content["samples"]
@@ -227,6 +240,7 @@ class ShardedTraining(DistributedTraining):
         print(f"malletrain: another worker is lost ({describe(error)[:200]})", file=sys.stderr)
         code = 0
         try:
+            self._save_replica()
             self._copies.save(samples_in(self._sharded.newest()))
         except OSError as failure:
             print(f"malletrain: copies can't be written: {failure}", file=sys.stderr)
@@ -236,6 +250,25 @@ class ShardedTraining(DistributedTraining):
         self._marker.remove()
         self._holder.remove()
         raise Stopped(code)
+
+    def _save_replica(self) -> None:
+        """After a loss: write this worker's part as it is now. It counts once its replica's other workers have, too.
+
+        They have done as many steps: no step is complete before its gradients have been exchanged among all. A step
+        that only some of them have completed leaves folders that are not complete, and the copies count.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        if self._folder is None or self._place.replicas < 2 or not self._consistent:
+            return
+        if not self._applied.wait(_APPLIED_SECONDS):
+            return  # a step hangs on the GPU
+        if samples_in(self._sharded.newest()) >= self.samples:
+            return
+        own = {"samples": self.samples, "rank": self._place.shard, "workers": self._place.shards}
+        part = part_of(self._shards(), self._plain([]), random_states(), **own)
+        write_part(parts_folder(self._folder, self.samples), self._token, part)
 
     def _set_passes(self, passes: int) -> None:
         """Do nothing: gradients are exchanged in each pass."""

@@ -93,6 +93,18 @@ def read_batch_per_worker(environ: Mapping[str, str]) -> int | None:
     return _whole_number(environ, env.BATCH_PER_WORKER, default=1, least=1)
 
 
+def read_workers_per_replica(environ: Mapping[str, str]) -> int:
+    """Workers that one copy of the job's model is divided among; 0: the job does not say.
+
+    Raises:
+        ValueError: a variable is not a whole number, at least 1.
+    """
+    if not environ.get(env.NODES_PER_REPLICA):
+        return 0
+    nodes = _whole_number(environ, env.NODES_PER_REPLICA, default=1, least=1)
+    return nodes * _whole_number(environ, env.SLOTS_PER_NODE, default=1, least=1)
+
+
 def read_collective_seconds(environ: Mapping[str, str]) -> float:
     """How long a collective of the training's workers may take, in seconds.
 

@@ -20,7 +20,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from malletrain.client.shard_parts import Part, Shards, complete_parts, packed, part_of, part_path, unpacked, write_part
+from malletrain.client.shard_parts import (
+    Part,
+    Shards,
+    complete_parts,
+    packed,
+    part_of,
+    part_path,
+    parts_folder,
+    unpacked,
+    write_part,
+)
 from malletrain.client.warn_once import describe
 
 _MAX_OF_THE_LOOP = 0.05
@@ -194,7 +204,7 @@ class NeighbourCopies:
         assert self._folder is not None
         ring = self._ring
         assert ring is not None
-        folder = self._folder / f"samples-{held.samples:015d}.parts"
+        folder = parts_folder(self._folder, held.samples)
         folder.mkdir(parents=True, exist_ok=True)
         _shown(folder, ring, ring.rank).touch()
         write_part(folder, ring.token, held.own)

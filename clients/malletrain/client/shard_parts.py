@@ -126,6 +126,16 @@ def unpacked(packet: torch.Tensor) -> dict[str, Any]:
     return header
 
 
+def parts_folder(folder: Path, samples: int) -> Path:
+    """The folder of a state that survivors of a loss write.
+
+    Args:
+        folder: Folder of the checkpoints.
+        samples: The job's sample counter.
+    """
+    return folder / f"samples-{samples:015d}.parts"
+
+
 def part_path(folder: Path, token: str, rank: int, workers: int) -> Path:
     """The file of a part.
 

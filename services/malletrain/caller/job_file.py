@@ -106,6 +106,7 @@ def _entries(spec: resources_pb2.JobSpec) -> Iterator[tuple[str, Any]]:
     others: dict[str, Any] = {
         "permitted": list(spec.permitted_nodes),
         "slots": spec.slots_per_node,
+        "nodes-per-replica": spec.nodes_per_replica,
         "curve": {str(point.nodes): point.rate for point in spec.curve},
         "backend": "" if backend == "unspecified" else backend,
         "weight": 0 if spec.weight == 1 else spec.weight,

@@ -32,6 +32,8 @@ class JobRequest:
         max_nodes: Largest scale in nodes; None: 8, and 1 for the backend `command`.
         permitted: Permitted scales in nodes; empty: all within these bounds.
         slots: Worker processes per node; 0: one for each GPU, or 1.
+        nodes_per_replica: Nodes that one copy of the model is divided among: its scale is whole replicas. 0 or 1: each
+            node has whole copies.
         curve: Numbers of nodes, each with samples per second; empty: it is measured.
         scale_up: Stall of a growth in seconds; None: it is measured.
         scale_down: Stall of a shrink in seconds; None: it is measured.
@@ -68,6 +70,7 @@ class JobRequest:
     max_nodes: int | None = None
     permitted: Sequence[int] = ()
     slots: int = 0
+    nodes_per_replica: int = 0
     curve: Sequence[tuple[int, float]] = ()
     scale_up: float | None = None
     scale_down: float | None = None
@@ -107,9 +110,10 @@ def job_spec(request: JobRequest) -> resources_pb2.JobSpec:
         InvalidInputError: a value is not as expected; the error names the option of `malletrain submit`.
     """
     directory = (request.workdir or Path.cwd()).resolve()
-    asked = AskedLaunch(
-        parse_backend(request.backend), request.min_nodes, request.max_nodes, request.permitted, request.slots
-    )
+    replica = max(request.nodes_per_replica, 1)
+    # Nothing was asked for but the default.
+    min_nodes = replica if request.min_nodes == 1 else request.min_nodes
+    asked = AskedLaunch(parse_backend(request.backend), min_nodes, request.max_nodes, request.permitted, request.slots)
     near, level = parse_topology(request.topology)
     launch = choose_launch(request.command, directory, asked, request.env)
     return resources_pb2.JobSpec(
@@ -117,10 +121,11 @@ def job_spec(request: JobRequest) -> resources_pb2.JobSpec:
         command=request.command,
         working_directory=str(directory),
         environment=request.env,
-        min_nodes=request.min_nodes,
-        max_nodes=launch.max_nodes,
+        min_nodes=min_nodes,
+        max_nodes=launch.max_nodes if request.max_nodes is not None else max(launch.max_nodes // replica, 1) * replica,
         permitted_nodes=launch.permitted,
         slots_per_node=request.slots,
+        nodes_per_replica=request.nodes_per_replica,
         scale_up_seconds=request.scale_up,
         scale_down_seconds=request.scale_down,
         curve=[resources_pb2.ScalingPoint(nodes=nodes, rate=rate) for nodes, rate in request.curve],

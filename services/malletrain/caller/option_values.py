@@ -16,7 +16,11 @@ from malletrain.runtime.errors import InvalidInputError
 _OPTIONAL = frozenset(
     {"max_nodes", "scale_up", "scale_down", "max_restarts", "gpu_memory", "gpus", "cores", "memory", "workdir"}
 )
-_WHOLE = frozenset({"min_nodes", "max_nodes", "slots", "target_samples", "max_restarts", "gpus", "cores"})
+_WHOLE = frozenset(
+    {
+        *("min_nodes", "max_nodes", "slots", "nodes_per_replica", "target_samples", "max_restarts", "gpus", "cores"),
+    }
+)
 _MAX_INTEGER = {"target_samples": 2**63 - 1}
 _INT32 = 2**31 - 1
 

@@ -46,6 +46,7 @@ class Launch:
         backend_named: Whether the job names the backend; otherwise it is the operator's default.
         min_nodes: Fewest nodes on which the job is to train.
         max_nodes: Most nodes that it may get.
+        nodes_per_replica: Nodes that one copy of the model is divided among; workers are on whole replicas only.
         hosts: Its hosts: name to worker processes there.
         agents: Where the agents of those hosts are that are not this machine, by name.
         certificate_file: File with the certificate that supervisors show agents; empty where there are none.
@@ -76,6 +77,7 @@ class Launch:
     backend_named: bool = True
     min_nodes: int = 1
     max_nodes: int = 1
+    nodes_per_replica: int = 1
     hosts: Mapping[str, int] = field(default_factory=dict)
     agents: Mapping[str, AgentAddress] = field(default_factory=dict)
     certificate_file: str = ""
@@ -131,6 +133,7 @@ def launch_from_document(raw: Mapping[str, Any]) -> Launch:
         backend_named=bool(raw.get("backend_named", True)),
         min_nodes=int(raw.get("min_nodes", 1)),
         max_nodes=int(raw.get("max_nodes", 1)),
+        nodes_per_replica=int(raw.get("nodes_per_replica", 1)),
         hosts={host["name"]: int(host["slots"]) for host in raw["hosts"]},
         agents={
             host["name"]: AgentAddress(str(host["agent"]), str(host.get("agent_name", "")))

@@ -44,6 +44,8 @@ _MAX_SCALES = 512
 _MAX_NAME_LENGTH = 128
 _MAX_NOTE_LENGTH = 512
 _EXECUTABLE = 0o111
+_DIVIDING = (resources_pb2.LAUNCHER_BACKEND_TORCHRUN, resources_pb2.LAUNCHER_BACKEND_COMMAND)
+"""Backends whose workers may divide a model among them. Under Horovod each has a whole copy."""
 _MAX_ADMITTED = 1_000_000
 _MAX_PARAMETERS = 32
 _MAX_PARAMETER_LENGTH = 256
@@ -123,7 +125,7 @@ def _check_spec(
         environment=environment,
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
-        permitted_nodes=tuple(spec.permitted_nodes),
+        permitted_nodes=_check_replicas(at, spec),
         slots_per_node=spec.slots_per_node,
         scale_up_seconds=spec.scale_up_seconds if spec.HasField("scale_up_seconds") else None,
         scale_down_seconds=spec.scale_down_seconds if spec.HasField("scale_down_seconds") else None,
@@ -145,6 +147,7 @@ def _check_spec(
         topology_level=level_from_proto(spec, at),
         array=ArraySpec(spec.array.max_admitted) if spec.HasField("array") else None,
         array_parameters=_check_parameters(f"{at}.array_parameters", spec),
+        nodes_per_replica=spec.nodes_per_replica or 1,
     )
 
 
@@ -178,6 +181,11 @@ def _check_backend(at: str, spec: resources_pb2.JobSpec) -> LauncherBackend:
     return LauncherBackend(resources_pb2.LauncherBackend.Name(spec.backend).removeprefix("LAUNCHER_BACKEND_"))
 
 
+def _backend_name(spec: resources_pb2.JobSpec) -> str:
+    name = resources_pb2.LauncherBackend.Name(spec.backend).removeprefix("LAUNCHER_BACKEND_").lower()
+    return "the operator's default" if name == "unspecified" else name
+
+
 def _check_note(at: str, note: str) -> str:
     if len(note) > _MAX_NOTE_LENGTH or (note and not note.isprintable()):
         raise InvalidInputError(f"{at}.launch_note", f"at most {_MAX_NOTE_LENGTH} printable characters", note)
@@ -209,6 +217,28 @@ def _check_permitted(at: str, spec: resources_pb2.JobSpec) -> None:
         if nodes <= before:
             raise InvalidInputError(field, f"above the entry before ({before})", nodes)
         before = nodes
+
+
+def _check_replicas(at: str, spec: resources_pb2.JobSpec) -> tuple[int, ...]:
+    """Permitted scales: those that were submitted, or all whole numbers of replicas."""
+    field, nodes = f"{at}.nodes_per_replica", spec.nodes_per_replica
+    if not 0 <= nodes <= _MAX_NODES:
+        raise InvalidInputError(field, f"1 to {_MAX_NODES}", nodes)
+    if nodes <= 1:
+        return tuple(spec.permitted_nodes)
+    if spec.HasField("fleet"):
+        raise InvalidInputError(field, "1: a member of a fleet has a copy of the model on each GPU", nodes)
+    if spec.backend not in _DIVIDING:
+        raise InvalidInputError(f"{at}.backend", "torchrun or command, as nodes_per_replica says", _backend_name(spec))
+    scales = {f"permitted_nodes[{index}]": scale for index, scale in enumerate(spec.permitted_nodes)}
+    for name, scale in {"min_nodes": spec.min_nodes, "max_nodes": spec.max_nodes, **scales}.items():
+        if scale % nodes:
+            raise InvalidInputError(f"{at}.{name}", f"a multiple of nodes_per_replica ({nodes})", scale)
+    found = tuple(spec.permitted_nodes) or tuple(range(spec.min_nodes, spec.max_nodes + 1, nodes))
+    if len(found) > _MAX_SCALES:
+        most = spec.min_nodes + nodes * (_MAX_SCALES - 1)
+        raise InvalidInputError(f"{at}.max_nodes", f"at most {most}, or {_MAX_SCALES} permitted_nodes", spec.max_nodes)
+    return found
 
 
 def _check_figures(at: str, spec: resources_pb2.JobSpec) -> None:

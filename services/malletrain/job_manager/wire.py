@@ -63,6 +63,7 @@ def spec_message(spec: JobSpec) -> resources_pb2.JobSpec:
         topology_level=spec.topology_level,
         array=None if spec.array is None else resources_pb2.ArraySpec(max_admitted=spec.array.max_admitted),
         array_parameters=spec.array_parameters,
+        nodes_per_replica=spec.nodes_per_replica if spec.nodes_per_replica > 1 else 0,
     )
 
 

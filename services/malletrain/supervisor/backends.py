@@ -137,6 +137,7 @@ def _restarting_group(context: Context, backend: RestartingBackend) -> Restartin
         saving,
         sharded,
         launch.min_nodes,
+        launch.nodes_per_replica,
         launch.limits,
         launch.restarts_left,
         context.tell,

@@ -128,7 +128,7 @@ def _print_facts(
         "submitted": f"{ago(found.create_time, now)} ago",
         **({"fleet": f"{found.fleet_id}  {found.spec.fleet.name}"} if found.fleet_id else {}),
         **({"array": f"{found.array_id}  {in_words(found.spec.array_parameters)}"} if found.array_id else {}),
-        "scale": f"{found.spec.min_nodes} to {found.spec.max_nodes} {'GPUs' if found.fleet_id else 'nodes'}",
+        "scale": scale_in_words(found),
         **({"needs nodes of": needs} if (needs := needs_in_words(found.spec)) else {}),
         **({"topology": topology} if topology else {}),
         "weight": weight,
@@ -158,3 +158,14 @@ def _print_facts(
     for label, value in facts.items():
         console.print(f"[bold]{label:>{LABEL_CELLS - 2}}[/]  ", end="")
         console.print(value, markup=False, highlight=False)
+
+
+def scale_in_words(job: resources_pb2.Job) -> str:
+    """The scales that it may have."""
+    spec = job.spec
+    bounds = f"{spec.min_nodes} to {spec.max_nodes} {'GPUs' if job.fleet_id else 'nodes'}"
+    replica = spec.nodes_per_replica
+    if replica <= 1:
+        return bounds
+    count = len(job.commanded_nodes) // replica
+    return f"{bounds}, in replicas of {replica}" + (f"; {count} of them now" if count else "")

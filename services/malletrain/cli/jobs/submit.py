@@ -35,6 +35,7 @@ from malletrain.v1 import job_manager_pb2, resources_pb2
             "max_nodes",
             "permitted",
             "slots",
+            "nodes_per_replica",
             "curve",
             "scale_up",
             "scale_down",
@@ -66,6 +67,9 @@ def submit(
     ] = None,
     permitted: Annotated[str, typer.Option(help="Permitted scales, e.g. 1,2,4,8.")] = "",
     slots: Annotated[int, typer.Option(help="Worker processes per node; 0: one for each GPU, or 1.")] = 0,
+    nodes_per_replica: Annotated[
+        int, typer.Option(help="Nodes that one copy of the model is divided among; the scale is whole replicas.")
+    ] = 0,
     curve: Annotated[str, typer.Option(help="Scaling curve, nodes:samples/s, e.g. 1:100,2:190,4:350.")] = "",
     scale_up: Annotated[float | None, typer.Option(help="Stall of a growth in seconds.")] = None,
     scale_down: Annotated[float | None, typer.Option(help="Stall of a shrink in seconds.")] = None,
@@ -174,6 +178,7 @@ def submit(
             "max_nodes": max_nodes,
             "permitted": parse_sizes(permitted),
             "slots": slots,
+            "nodes_per_replica": nodes_per_replica,
             "curve": parse_curve(curve),
             "scale_up": scale_up,
             "scale_down": scale_down,

@@ -44,6 +44,7 @@ def worker_environment(
         env.MONITOR_WITH_TLS: monitor.address if monitor.authorities else "",
         env.MONITOR_NAME: monitor.name,
         env.BURST_BUFFER_GB: str(spec.burst_buffer_gb or ""),
+        env.NODES_PER_REPLICA: str(spec.nodes_per_replica) if spec.nodes_per_replica > 1 else "",
     }
     return {
         **spec.environment,

@@ -82,6 +82,7 @@ class JobSpec:
     topology_level: int = 0
     array: ArraySpec | None = None
     array_parameters: Mapping[str, str] = field(default_factory=dict)
+    nodes_per_replica: int = 1
 
     def slots_on(self, gpus: Iterable[int]) -> int:
         """Worker processes per node: what was submitted; otherwise the smallest number of GPUs of a node, at least 1.

@@ -21,6 +21,7 @@ class GenerationState:
 
     Attributes:
         min_hosts: Fewest hosts that a generation begins with, unless fewer are commanded.
+        hosts_per_replica: Hosts that one copy of the model is divided among: a generation has whole replicas only.
         sequence: Sequence of the newest command.
         commanded: Hosts and slots that the job shall use.
         hosts: Hosts and slots of the present generation, in rank order; empty between two generations.
@@ -38,6 +39,7 @@ class GenerationState:
     """
 
     min_hosts: int = 1
+    hosts_per_replica: int = 1
     sequence: int = 0
     commanded: Mapping[str, int] = field(default_factory=dict)
     hosts: Hosts = ()
@@ -92,10 +94,14 @@ class GenerationState:
             ready: Slots that need no process, or whose next process is warm.
             now: Monotonic seconds.
         """
-        wanted = tuple(self.commanded.items())
-        standing = tuple(entry for entry in wanted if ready >= frozenset(slots_of(*entry)))
+        wanted = self._whole(tuple(self.commanded.items()))
+        standing = self._whole(tuple(entry for entry in wanted if ready >= frozenset(slots_of(*entry))))
         enough = now >= self.warm_by and len(standing) >= self.min_hosts
         return standing if standing == wanted or enough else ()
+
+    def _whole(self, hosts: Hosts) -> Hosts:
+        """As many of these hosts as whole replicas have: after a loss some have no part in one."""
+        return hosts[: len(hosts) - len(hosts) % self.hosts_per_replica]
 
     def change_due(self, ready: Set[Slot], now: float) -> bool:
         """Whether the present generation is to be asked to leave for another one."""

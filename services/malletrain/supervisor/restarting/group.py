@@ -60,6 +60,7 @@ class RestartingGroup:
         saving: Path,
         sharded: Path,
         min_hosts: int = 1,
+        hosts_per_replica: int = 1,
         limits: JobLimits = DEFAULT_LIMITS,
         restarts_left: int = 3,
         tell: Callable[[str], None] = log.warning,
@@ -73,6 +74,7 @@ class RestartingGroup:
             saving: Folder in which a member that is saving has a file, named by its process id.
             sharded: Folder in which a member with a part of the state that others do not have has such a file.
             min_hosts: Fewest hosts that a generation begins with.
+            hosts_per_replica: Hosts that one copy of the model is divided among.
             limits: How long leaving and saving may take.
             restarts_left: How often the job may still be restarted after failures of its own.
             tell: Called with what the job's owner should know.
@@ -81,7 +83,7 @@ class RestartingGroup:
         self._told_apart = False
         self._limits = limits
         self.trainers = trainers
-        self._generation = GenerationState(min_hosts=min_hosts)
+        self._generation = GenerationState(min_hosts=min_hosts, hosts_per_replica=hosts_per_replica)
         self._next = following
         self._backend = backend
         self._saving = saving
