@@ -26,6 +26,7 @@ PUBLIC_SPEC_FIELDS = frozenset(
         *("weight", "target_samples", "max_restarts", "burst_buffer_gb", "fleet", "limits", "needs", "topology"),
         "topology_level",
         "array",
+        "dependencies",
     }
 )
 
