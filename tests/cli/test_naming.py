@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from malletrain.caller.dependencies import name_identifiers, parse_names
+from malletrain.caller.dependencies import dependencies_in_words, name_identifiers, parse_names
 from malletrain.caller.job_request import JobRequest, job_spec
 from malletrain.cli.jobs.jobs import complete_state
 from malletrain.cli.jobs.naming import dependency_of, job_of, own_job_of, unfinished_job_of
@@ -113,6 +113,8 @@ def test_names_become_identifiers_once_each() -> None:
     assert list(specs[1].dependencies.after) == ["a000002", "j000001"]
     assert list(specs[1].dependencies.after_ok) == ["a000002", "a000003"]
     assert not specs[2].HasField("dependencies")
+    assert dependencies_in_words(specs[1]) == "the end of a000002, j000001; the completion of a000002, a000003"
+    assert dependencies_in_words(specs[2]) == ""
     with pytest.raises(InvalidInputError, match="--after: expected jobs separated by commas"):
         parse_names("--after", "j000001,,j000002")
 

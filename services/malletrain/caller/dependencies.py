@@ -56,3 +56,9 @@ def meant_by_name(jobs: Sequence[resources_pb2.Job]) -> tuple[str, list[resource
     if not newest.array_id:
         return newest.id, list(jobs[:-1])
     return newest.array_id, [job for job in jobs if job.array_id != newest.array_id]
+
+
+def dependencies_in_words(spec: resources_pb2.JobSpec) -> str:
+    """What a job was to wait for, e.g. `the end of j000012; the completion of a000013`; empty: nothing."""
+    parts = (("the end of", spec.dependencies.after), ("the completion of", spec.dependencies.after_ok))
+    return "; ".join(f"{what} {', '.join(names)}" for what, names in parts if names)

@@ -282,6 +282,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         if isinstance(specs, Exception):
             raise specs
         self._limits.check_jobs(owner, self._engine.state.jobs.values(), len(specs))
+        self._limits.check_waiting(
+            owner, self._engine.state.jobs.values(), sum(bool(spec.dependencies) for spec in specs)
+        )
         self._owner_bytes.add(owner, stored_bytes(request.specs))
         first = self._engine.state.last_number + 1
         numbers = tuple(range(first, first + len(specs)))

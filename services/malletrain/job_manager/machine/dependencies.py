@@ -7,7 +7,9 @@ waits for is right after any restart.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from malletrain.job_manager.machine.admitting import place_reason
 from malletrain.job_manager.machine.job_marks import JobMark
@@ -24,29 +26,34 @@ class Unfinished:
     """Which jobs have not ended, and which arrays have jobs that have not."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
-        """Note the names of jobs that have not ended."""
-        self._names: set[str] = set()
-        for job in jobs:
-            self._names.add(job.id)
-            if job.array_number is not None:
-                self._names.add(job.array_id)
+        """Begin with jobs that have not ended."""
+        self._counts = Counter(name for job in jobs for name in _names_of(job))
 
     def __contains__(self, name: object) -> bool:
         """Whether the job or the array with an identifier has not ended."""
-        return name in self._names
+        return name in self._counts
+
+    def remove(self, job: Job) -> None:
+        """Note that one of them has ended."""
+        for name in _names_of(job):
+            self._counts[name] -= 1
+            if not self._counts[name]:
+                del self._counts[name]
 
 
-def waiting_reason(dependencies: Dependencies, waits_for: Collection[str]) -> str:
+@lru_cache(maxsize=64)  # the jobs of an array wait for the same, and there may be many
+def waiting_reason(dependencies: Dependencies, waits_for: tuple[str, ...]) -> str:
     """Why a job waits, e.g. "waits for j000012 to end, and for j000013 to complete".
 
     Args:
         dependencies: All that it was submitted with.
         waits_for: Those that do not hold yet; at least one.
     """
+    left = frozenset(waits_for)
     parts = [
-        f"for {_listed(left)} to {what}"
+        f"for {_listed(found)} to {what}"
         for names, what in ((dependencies.after, "end"), (dependencies.after_ok, "complete"))
-        if (left := [name for name in names if name in waits_for])
+        if (found := [name for name in names if name in left])
     ]
     return f"waits {', and '.join(parts)}"
 
@@ -56,30 +63,41 @@ def follow_dependencies(transaction: Transaction) -> None:
 
     One that is cancelled may be waited for, too.
     """
-    seen: set[str] = set()
-    while transaction.jobs.has(JobMark.DEPENDENT):
-        ended = [job for job in transaction.changed.values() if job.state.final and job.id not in seen]
-        if not ended:
-            return
-        seen.update(job.id for job in ended)
-        _follow(transaction, ended)
+    if not transaction.jobs.has(JobMark.DEPENDENT):
+        return
+    ended = [job for job in transaction.changed.values() if job.state.final]
+    owners = {job.owner for job in ended}  # jobs wait for jobs of their own owner
+    waiting = [job for job in transaction.jobs.marked(JobMark.DEPENDENT) if job.owner in owners] if ended else []
+    if waiting:
+        held = _follow(transaction, ended, waiting)
+        for job_id, names in held.items():
+            job = transaction.jobs[job_id]
+            if not job.state.final:
+                _go_on(transaction, job, tuple(name for name in job.waits_for if name not in names))
 
 
-def _follow(transaction: Transaction, ended: Sequence[Job]) -> None:
-    names = {name for job in ended for name in (job.id, job.array_id) if name}
-    failed: dict[str, Job] = {}
-    for job in ended:
-        if job.state is not JobState.COMPLETED:
-            failed.setdefault(job.id, job)
-            failed.setdefault(job.array_id, job)
-    waiting = [job for job in transaction.jobs.marked(JobMark.DEPENDENT) if not names.isdisjoint(job.waits_for)]
-    unfinished = Unfinished(transaction.active() if waiting else ())
+def _follow(transaction: Transaction, ended: Sequence[Job], waiting: Sequence[Job]) -> Mapping[str, set[str]]:
+    """Cancel those whose dependencies never will hold; returns which hold now, by identifier of the job that waits."""
+    by_name: dict[str, list[str]] = {}
     for job in waiting:
-        broken = next((name for name in job.spec.dependencies.after_ok if name in failed), None)
-        if broken is not None:
-            _cancel(transaction, job, broken, failed[broken])
-        else:
-            _go_on(transaction, job, tuple(name for name in job.waits_for if name in unfinished))
+        for name in job.waits_for:
+            by_name.setdefault(name, []).append(job.id)
+    unfinished = Unfinished(transaction.active())
+    held: dict[str, set[str]] = {}
+    queue = deque(ended)
+    while queue:
+        cause = queue.popleft()
+        is_broken = cause.state is not JobState.COMPLETED
+        for name in _names_of(cause):
+            for job in [transaction.jobs[job_id] for job_id in by_name.get(name, ())]:
+                if job.state.final:
+                    continue
+                if is_broken and name in job.spec.dependencies.after_ok:
+                    unfinished.remove(job)
+                    queue.append(_cancel(transaction, job, name, cause))
+                elif name not in unfinished:
+                    held.setdefault(job.id, set()).add(name)
+    return held
 
 
 def _go_on(transaction: Transaction, job: Job, waits_for: tuple[str, ...]) -> None:
@@ -91,10 +109,15 @@ def _go_on(transaction: Transaction, job: Job, waits_for: tuple[str, ...]) -> No
     transaction.move(job, JobState.QUEUED, JobReason.SUBMITTED, reason, waits_for=())
 
 
-def _cancel(transaction: Transaction, job: Job, name: str, cause: Job) -> None:
+def _cancel(transaction: Transaction, job: Job, name: str, cause: Job) -> Job:
     which = cause.id if name == cause.id else f"{cause.id} of {name}"
     reason = f"cancelled: {which} ended {cause.state}, and this job was to start once {name} is COMPLETED (after-ok)"
-    transaction.finish(job, JobState.CANCELLED, JobReason.DEPENDENCY, reason)
+    return transaction.finish(job, JobState.CANCELLED, JobReason.DEPENDENCY, reason)
+
+
+def _names_of(job: Job) -> tuple[str, ...]:
+    """By which names others may wait for it."""
+    return (job.id,) if job.array_number is None else (job.id, job.array_id)
 
 
 def _listed(names: Sequence[str]) -> str:

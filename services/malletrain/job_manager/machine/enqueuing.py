@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from malletrain.job_manager.machine.admitting import place_reason
 from malletrain.job_manager.machine.dependencies import Unfinished, waiting_reason
-from malletrain.job_manager.machine.jobs import Job, JobSpec
+from malletrain.job_manager.machine.jobs import Dependencies, Job, JobSpec
 from malletrain.job_manager.machine.transaction import Transaction
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.job_state import JobState
@@ -18,10 +18,10 @@ def enqueue(
     Of their dependencies, those that have ended hold: whoever submits has looked at how they ended.
     """
     first = transaction.last_number + 1
-    unfinished = Unfinished(transaction.active()) if any(spec.dependencies for spec in specs) else Unfinished(())
+    waits = _waits(transaction, specs)
     for spec, instance_id in zip(specs, instance_ids or ("",) * len(specs), strict=True):
         transaction.last_number += 1
-        waits_for = tuple(name for name in spec.dependencies.names if name in unfinished)
+        waits_for = waits.get(spec.dependencies, ())
         reason = place_reason(transaction.policy.max_parallel, spec.array)
         transaction.add(
             Job(
@@ -39,3 +39,10 @@ def enqueue(
                 waits_for=waits_for,
             )
         )
+
+
+def _waits(transaction: Transaction, specs: tuple[JobSpec, ...]) -> dict[Dependencies, tuple[str, ...]]:
+    """Which of their dependencies have not ended: the jobs of a submission often have the same."""
+    found = {spec.dependencies for spec in specs if spec.dependencies}
+    unfinished = Unfinished(transaction.active() if found else ())
+    return {entry: tuple(name for name in entry.names if name in unfinished) for entry in found}
