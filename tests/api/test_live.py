@@ -205,3 +205,65 @@ def test_an_array_is_submitted_listed_and_cancelled_as_one(cluster: LocalCluster
     with pytest.raises(malletrain.InvalidInputError) as caught:
         malletrain.submit_array(["true"], {"lr": [1]})
     assert caught.value.field == "parameters"
+
+
+@pytest.mark.long
+def test_jobs_wait_for_others_also_while_jobmanager_is_killed(cluster: LocalCluster, tmp_path: Path) -> None:
+    assert cluster._process is not None
+    end = tmp_path / "end"
+    order = python(f"print(open({str(tmp_path / 'model')!r}).read())")
+    first = cluster.submit(until_exists(end), name="prepare", backend="command", workdir=tmp_path)
+    words = ["submit", "--after-ok", "prepare", "--name", "train", "--backend", "command", "--workdir", str(tmp_path)]
+    made = python(f"open({str(tmp_path / 'model')!r}, 'w').write('made')")
+    done = run_command(*words, "--", *made, cwd=cluster.folder, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    train = malletrain.job(done.stdout.strip())
+    last = malletrain.submit(order, after=[train], after_ok="prepare", backend="command", workdir=tmp_path)
+    array = malletrain.submit_array(
+        python("print({n})"), {"n": [1, 2]}, after_ok=first, backend="command", workdir=tmp_path
+    )
+    file = tmp_path / "job.toml"
+    file.write_text(f'command = ["true"]\nbackend = "command"\nafter = ["{array[0].array_id}"]\nname = "of a file"\n')
+    of_file = run_command("submit", str(file), cwd=cluster.folder, timeout=PATIENCE)
+    assert of_file.returncode == 0, of_file.stderr
+    assert (train.state, train.reason) == ("QUEUED", f"waits for {first.id} to complete")
+    assert last.reason == f"waits for {train.id} to end, and for {first.id} to complete"
+    for verb in (("explain", train.id), ("job", train.id), ("jobs", "-o", "wide")):
+        assert f"waits for {first.id}" in run_command(*verb, cwd=cluster.folder, timeout=PATIENCE).stdout
+    wait_until(lambda: first.state == "RUNNING", PATIENCE, "the first job")
+    up = cluster._process.pid
+    before = service_pids(up)["job_manager"]
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: service_pids(up).get("job_manager", before) != before, PATIENCE, "another JobManager")
+    assert {job.state for job in (train, last, *array)} == {"QUEUED"}
+    end.touch()
+    assert [job.wait(PATIENCE) for job in (first, train, last, *array)] == ["COMPLETED"] * 5
+    assert any("made" in line for line in last.logs())
+    assert malletrain.job(of_file.stdout.strip()).wait(PATIENCE) == "COMPLETED"
+
+
+@pytest.mark.long
+def test_a_failure_cancels_what_was_to_wait_for_completion(cluster: LocalCluster, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    fails = until_exists(end)
+    fails[-1] += "\nraise SystemExit(3)"
+    first = cluster.submit(fails, backend="command", max_restarts=0, workdir=tmp_path)
+    never = cluster.submit(["true"], after_ok=[first], backend="command", workdir=tmp_path)
+    anyway = cluster.submit(["true"], after=[first, never], backend="command", workdir=tmp_path)
+    end.touch()
+    assert first.wait(PATIENCE) == "FAILED"
+    assert never.wait(PATIENCE) == "CANCELLED"
+    assert never.reason.startswith(f"cancelled: {first.id} ended FAILED")
+    assert anyway.wait(PATIENCE) == "COMPLETED"
+    for options, field in (
+        ({"after_ok": [first]}, "after_ok[0]"),
+        ({"after": ["j999999"]}, "after[0]"),
+        ({"after": ["nobody's"]}, "after"),
+    ):
+        with pytest.raises(malletrain.InvalidInputError) as caught:
+            cluster.submit(["true"], backend="command", **options)
+        assert caught.value.field == field
+    refused = run_command("submit", "--after", "nobodys", "--", "true", cwd=cluster.folder, timeout=PATIENCE)
+    assert "--after: expected identifiers of jobs or arrays, or names of jobs, got 'nobodys'" in refused.stderr
+    refused = run_command("submit", "--after-ok", first.id, "--", "true", cwd=cluster.folder, timeout=PATIENCE)
+    assert f"{first.id} is FAILED" in refused.stderr

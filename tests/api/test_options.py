@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import pytest
@@ -16,10 +16,15 @@ from malletrain.api.errors import (
     ServiceCallError,
     UnavailableError,
     as_exception,
+    in_python,
 )
+from malletrain.api.job import Job, JobList
 from malletrain.api.options import JobOptions, spec_of
 from malletrain.caller.option_values import NAMES
 from malletrain.v1 import resources_pb2
+
+if TYPE_CHECKING:
+    from malletrain.api.connection import Connection
 
 COMMAND = ["python", "train.py"]
 
@@ -143,3 +148,17 @@ def test_a_refused_input_names_the_argument(details: str, field: str) -> None:
     assert isinstance(error, InvalidInputError)
     assert error.field == field
     assert error.expected in details
+
+
+def test_jobs_that_are_waited_for_may_be_jobs() -> None:
+    first, second = (Job(cast("Connection", None), resources_pb2.Job(id=f"j00000{number}")) for number in (1, 2))
+    found = JobList(cast("Connection", None), [first, second])
+    for after, names in ((first, ["j000001"]), ("prepare", ["prepare"]), (found, ["j000001", "j000002"])):
+        spec = spec_of(COMMAND, {"after": after, "after_ok": [second, "a000003"], "backend": "command"})
+        assert list(spec.dependencies.after) == names
+        assert list(spec.dependencies.after_ok) == ["j000002", "a000003"]
+    with pytest.raises(InvalidInputError, match=r"after\[0\]: expected a text"):
+        spec_of(COMMAND, {"after": [12]})
+    with pytest.raises(InvalidInputError, match="after_ok: expected a list of texts"):
+        spec_of(COMMAND, {"after_ok": 12})
+    assert in_python(InvalidInputError("dependencies.after[0]", "a job")).field == "after[0]"

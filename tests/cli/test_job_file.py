@@ -52,6 +52,8 @@ evaluation-limit = 120
 save-limit = 30
 release-grace = 5
 leave-grace = 10
+after = ["j000001", "prepare"]
+after-ok = "a000012,j000013"
 
 [env]
 SEED = "1"
@@ -69,6 +71,7 @@ def test_a_file_with_every_key() -> None:
     assert (request.curve, request.exclude) == (((2, 100.0), (4, 190.5)), ("n07", "n11", "n12", "n13"))
     assert (request.env, request.workdir) == ({"SEED": "1", "QUOTE": 'a "b"'}, Path("/tmp"))
     assert (request.max_restarts, request.cold, request.step_limit) == (0, True, 60.5)
+    assert (request.after, request.after_ok) == (("j000001", "prepare"), ("a000012", "j000013"))
 
 
 def test_the_keys_are_the_options_of_the_command() -> None:

@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from malletrain.caller.dependencies import dependencies_in_words, name_identifiers, parse_names
+from malletrain.caller.job_request import JobRequest, job_spec
 from malletrain.cli.jobs.jobs import complete_state
-from malletrain.cli.jobs.naming import job_of, own_job_of, unfinished_job_of
+from malletrain.cli.jobs.naming import dependency_of, job_of, own_job_of, unfinished_job_of
 from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.runtime.errors import InvalidInputError, NotFoundError
 from malletrain.v1 import access_pb2, job_manager_pb2, resources_pb2
@@ -75,6 +77,46 @@ def test_a_job_of_somebody_else_takes_no_name_of_ours() -> None:
     others, _ = stubs(("j000002", "resnet", "eve", RUNNING))
     assert job_of(others, "resnet", 0.0) == "j000002"
     assert own_job_of(others, "resnet") is None
+
+
+def test_a_job_waits_for_the_newest_of_a_name_and_for_all_of_its_array(capsys: pytest.CaptureFixture[str]) -> None:
+    services, known = stubs(
+        ("j000001", "prepare", "ada", DONE),
+        ("j000002", "grid", "ada", DONE),
+        ("j000003", "grid", "ada", RUNNING),
+        ("j000004", "prepare", "ada", RUNNING),
+    )
+    for job in known.jobs[1:3]:
+        job.array_id = "a000002"
+    assert dependency_of(services, "after", "grid", 0.0) == "a000002"
+    assert capsys.readouterr().err == ""
+    assert dependency_of(services, "after", "prepare", 0.0) == "j000004"
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "note: 'prepare' is taken for j000004, the newest; older jobs of this name:"
+    assert "j000001 COMPLETED" in said[1]
+    with pytest.raises(InvalidInputError, match="got 'nothing'") as caught:
+        dependency_of(services, "after_ok", "nothing", 0.0)
+    assert caught.value.field == "--after-ok"
+
+
+def test_names_become_identifiers_once_each() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def identifier(part: str, name: str) -> str:
+        asked.append((part, name))
+        return "a000002"
+
+    request = JobRequest(command=["true"], after=["grid", "j000001", "same"], after_ok=parse_names("", "grid, a000003"))
+    specs = [job_spec(request), job_spec(request), job_spec(JobRequest(command=["true"]))]
+    name_identifiers(specs, identifier)
+    assert asked == [("after", "grid"), ("after", "same"), ("after_ok", "grid")]
+    assert list(specs[1].dependencies.after) == ["a000002", "j000001"]
+    assert list(specs[1].dependencies.after_ok) == ["a000002", "a000003"]
+    assert not specs[2].HasField("dependencies")
+    assert dependencies_in_words(specs[1]) == "the end of a000002, j000001; the completion of a000002, a000003"
+    assert dependencies_in_words(specs[2]) == ""
+    with pytest.raises(InvalidInputError, match="--after: expected jobs separated by commas"):
+        parse_names("--after", "j000001,,j000002")
 
 
 def test_of_several_that_go_on_none_is_ended_by_its_name() -> None:

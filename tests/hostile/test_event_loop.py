@@ -7,15 +7,18 @@ import itertools
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from malletrain.job_manager import submission
+from malletrain.job_manager.dependencies import check_named
 from malletrain.job_manager.logs import LogReader
 from malletrain.job_manager.submission import MAX_SPECS, check_specs
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2 as pb
+from malletrain.v1 import resources_pb2
 from tests.job_manager.test_owners import EXHAUSTED, People, code_of, people_at
 from tests.support.builders import spec_message
 from tests.support.waiting import wait_until_async
@@ -141,3 +144,29 @@ async def test_others_are_served_while_a_log_is_read(people: People, monkeypatch
     await asyncio.gather(*reading)
     for stream in streams:
         stream.cancel()
+
+
+async def test_jobs_that_are_waited_for_are_looked_at_in_threads_and_once_more_where_one_has_ended_meanwhile(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, plain = Gate(), check_named
+
+    def slow(*arguments: Any) -> frozenset[str]:
+        found = plain(*arguments)
+        gate.pass_through()
+        return found
+
+    monkeypatch.setattr("malletrain.job_manager.service.check_named", slow)
+    ada = people["ada"]
+    names = [people.job_id]
+    ok = asyncio.ensure_future(ada.submit(dependencies=resources_pb2.Dependencies(after_ok=names)))
+    any_end = asyncio.ensure_future(ada.submit(dependencies=resources_pb2.Dependencies(after=names)))
+    await wait_until_async(lambda: gate.waiting == 2, 30, "both checks")
+    await people["bob"].submit()
+    await ada.stub.CancelJob(pb.CancelJobRequest(job_id=people.job_id))
+    await ada.until(people.job_id, "CANCELLED")
+    gate.open()
+    code, message = await code_of(ok)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "j000001 is CANCELLED" in message
+    assert (await ada.job(await any_end)).admitted

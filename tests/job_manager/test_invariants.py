@@ -264,7 +264,7 @@ class JobManagerMachine(RuleBasedStateMachine):
         limit = self.policy.max_parallel_per_owner or places
         admitted = Counter(job.owner for job in self.machine.state.jobs.values() if job.admitted)
         jobs = self.machine.state.jobs.values()
-        waiting = [job for job in jobs if not job.admitted and not job.spec.burst_buffer_gb]
+        waiting = [job for job in jobs if not (job.admitted or job.spec.burst_buffer_gb or job.waits_for)]
         assert admitted.total() <= places
         assert all(count <= limit for count in admitted.values())
         if admitted.total() < places:
@@ -298,7 +298,7 @@ class JobManagerMachine(RuleBasedStateMachine):
         assert use.held_gb <= use.granted_gb
         assert all(job.passed_over <= policy.starvation_bound for job in jobs)
         if sum(job.admitted for job in jobs) < policy.max_parallel and not policy.max_parallel_per_owner:
-            waiting = [job for job in jobs if not job.admitted]
+            waiting = [job for job in jobs if not job.admitted and not job.waits_for]
             assert not waiting or any(job.spec.burst_buffer_gb > use.free_gb for job in waiting)
             assert all(job.reason_code is JobReason.BURST_BUFFER for job in waiting)
 

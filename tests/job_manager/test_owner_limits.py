@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.job_manager import owner_limits
-from malletrain.job_manager.machine.jobs import Job
+from malletrain.job_manager.machine.jobs import Dependencies, Job
 from malletrain.job_manager.machine.stimuli import Submitted
 from malletrain.job_manager.owner_limits import OwnerLimits
 from malletrain.job_manager.token_bucket import TokenBucket
@@ -150,3 +150,15 @@ def test_jobs_of_others_do_not_count() -> None:
     with pytest.raises(LimitExceededError):
         limits.check_jobs("bob", jobs, 1)
     limits.check_jobs("eve", jobs, 5)
+
+
+def test_so_many_jobs_of_an_owner_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_limits, "_MAX_WAITING", 3)
+    limits, machine = OwnerLimits(5, 50.0, ManualClock()), MachineHarness()
+    machine(Submitted((job_spec(),), "ada"))
+    machine(Submitted((job_spec(dependencies=Dependencies(("j000001",))),) * 2, "ada"))
+    jobs = list(machine.state.jobs.values())
+    limits.check_waiting("ada", jobs, 1)
+    limits.check_waiting("bob", jobs, 3)
+    with pytest.raises(LimitExceededError, match="ada has 2 jobs that wait for others and submits 2 more: at most 3"):
+        limits.check_waiting("ada", jobs, 2)

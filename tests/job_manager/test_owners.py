@@ -338,3 +338,23 @@ async def test_a_limit_of_places_for_each_owner_leaves_room_for_others(tmp_path:
         assert (await people["bob"].job(other)).admitted
         await people["ada"].stub.CancelJob(pb.CancelJobRequest(job_id=people.job_id))
         assert (await people["ada"].job(second)).admitted
+
+
+async def test_only_own_jobs_can_be_waited_for_and_a_repeated_submission_has_its_answer(people: People) -> None:
+    depends = {"dependencies": resources_pb2.Dependencies(after_ok=[people.job_id])}
+    code, message = await code_of(people["bob"].submit(**depends))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert message.startswith("specs[0].dependencies.after_ok[0]: expected a job of bob; j000001 is ada's")
+    request = pb.SubmitJobsRequest(request_id="once", specs=[spec_message(**depends)])
+    (waiting,) = (await people["ada"].stub.SubmitJobs(request)).jobs
+    assert (waiting.reason, waiting.admitted) == ("waits for j000001 to complete", False)
+    assert waiting.reason_code == resources_pb2.JOB_REASON_DEPENDENCY
+    await people["olga"].stub.CancelJob(pb.CancelJobRequest(job_id=people.job_id))
+    ended = await people["ada"].until(waiting.id, "CANCELLED")
+    assert ended.reason.startswith("cancelled: j000001 ended CANCELLED")
+    assert [job.id for job in (await people["ada"].stub.SubmitJobs(request)).jobs] == [waiting.id]
+    code, message = await code_of(people["ada"].submit(**depends))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "j000001 is CANCELLED" in message
+    later = await people["ada"].submit(dependencies=resources_pb2.Dependencies(after=[people.job_id]))
+    assert (await people["ada"].job(later)).admitted

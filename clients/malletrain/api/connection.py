@@ -18,6 +18,7 @@ from malletrain.api.job import Job, JobList
 from malletrain.api.options import JobOptions, array_specs_of, spec_of
 from malletrain.api.watcher import JobWatcher
 from malletrain.caller.credentials import caller_credential
+from malletrain.caller.dependencies import meant_by_name, name_identifiers
 from malletrain.caller.settings import CallerSettings, caller_settings
 from malletrain.caller.stubs import DEADLINE_SECONDS, ServiceStubs, is_unverified
 from malletrain.common.backoff import Backoff
@@ -115,10 +116,25 @@ class Connection:
         Args:
             specs: 1 to 1000 specifications.
         """
+        specs = list(specs)
+        name_identifiers(specs, self._job_named)
         # By its identifier a submission that is sent again, because the answer was lost, is done once only.
         request = job_manager_pb2.SubmitJobsRequest(request_id=uuid.uuid4().hex, specs=specs)
         stored = self.call(self.stubs.job_manager.SubmitJobs, request).jobs
         return [Job(self, message) for message in stored]
+
+    def _job_named(self, field: str, name: str) -> str:
+        """The identifier of the caller's newest job of a name, or of its array.
+
+        Raises:
+            InvalidInputError: the caller has none.
+        """
+        request = job_manager_pb2.ListJobsRequest(owner=self.user, name=name)
+        pages = all_pages(lambda page, **_: self.call(self.stubs.job_manager.ListJobs, page), request)
+        found = [job for page in pages for job in page.jobs if job.spec.name == name]
+        if not found:
+            raise InvalidInputError(field, "jobs, their identifiers, or names of the caller's jobs", name)
+        return meant_by_name(found)[0]
 
     def job(self, job_id: str) -> Job:
         """One job by its identifier.

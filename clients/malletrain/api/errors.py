@@ -92,7 +92,7 @@ def in_python(error: InvalidInputError) -> InvalidInputError:
     name = error.field
     if name.startswith("--"):
         name = name.removeprefix("--").replace("-", "_")
-    first, dot, rest = name.partition(".")
+    first, dot, rest = name.removeprefix("dependencies.").partition(".")
     return error.at(_NAMES.get(first, first) + dot + rest)
 
 

@@ -20,7 +20,7 @@ from malletrain.api.call_files import CallResult, FunctionCall, cloudpickle, rea
 from malletrain.api.connection import Connection, default_connection
 from malletrain.api.errors import JobFailedError
 from malletrain.api.job import Job
-from malletrain.api.options import JobOptions, spec_of
+from malletrain.api.options import JobOptions, spec_of, with_names
 from malletrain.caller.option_values import NAMES, checked_options, unknown_option
 from malletrain.common.trusted_files import reason_for_distrust
 from malletrain.model.job_state import JobState
@@ -208,6 +208,7 @@ class Executor(concurrent.futures.Executor):
             if self._batch is not None:
                 raise MalleTrainError("options can't be changed within batch()")
             own, found = self._own_options(options)
+            found = with_names(found)
             checked_options(found)
             self._options |= found
             self._timeout = own.get("timeout_min", self._timeout / 60) * 60

@@ -7,6 +7,7 @@ from os import PathLike
 from typing import TypedDict
 
 from malletrain.api.errors import in_python
+from malletrain.api.job import Job
 from malletrain.caller.job_array import ArrayRequest, array_specs, checked_array
 from malletrain.caller.job_request import JobRequest, job_spec
 from malletrain.caller.option_values import checked_command, checked_options
@@ -52,6 +53,9 @@ class JobOptions(TypedDict, total=False):
         save_limit: Longest save of a checkpoint in seconds.
         release_grace: Seconds to save and end on a node that is taken.
         leave_grace: Seconds to save and end before a start at another scale.
+        after: Jobs that are to have ended, however, before it starts: jobs, or identifiers of jobs and arrays, or names
+            of the caller's jobs.
+        after_ok: Jobs that are to have completed; it is cancelled when one of them fails or is cancelled.
     """
 
     name: str
@@ -88,6 +92,20 @@ class JobOptions(TypedDict, total=False):
     save_limit: float
     release_grace: float
     leave_grace: float
+    after: str | Job | Sequence[str | Job]
+    after_ok: str | Job | Sequence[str | Job]
+
+
+def with_names(options: Mapping[str, object]) -> dict[str, object]:
+    """The options with identifiers in place of the jobs that a job is to wait for."""
+    found = dict(options)
+    for name in ("after", "after_ok"):
+        value = found.get(name)
+        if isinstance(value, str | Job):
+            value = [value]
+        if isinstance(value, Sequence):
+            found[name] = [entry.id if isinstance(entry, Job) else entry for entry in value]
+    return found
 
 
 def array_specs_of(
@@ -106,7 +124,7 @@ def array_specs_of(
     """
     if not isinstance(parameters, Mapping) or any(isinstance(values, str) for values in parameters.values()):
         raise InvalidInputError("parameters", "a dictionary of lists of values", parameters)
-    words, values = checked_command(command), checked_options(options)
+    words, values = checked_command(command), checked_options(with_names(options))
     texts = {str(name): [str(value) for value in listed] for name, listed in parameters.items()}
     try:
         return array_specs(JobRequest(command=words, **values), checked_array(ArrayRequest(texts, at_once)))
@@ -124,7 +142,7 @@ def spec_of(command: Sequence[str], options: Mapping[str, object]) -> resources_
     Raises:
         InvalidInputError: an argument is not as expected; the error names it.
     """
-    words, values = checked_command(command), checked_options(options)
+    words, values = checked_command(command), checked_options(with_names(options))
     try:
         return job_spec(JobRequest(command=words, **values))
     except InvalidInputError as error:

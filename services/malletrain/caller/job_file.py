@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from malletrain.caller.dependencies import parse_names
 from malletrain.caller.job_array import parse_array
 from malletrain.caller.job_request import JobRequest, needs_of
 from malletrain.caller.option_values import NAMES, checked_command, checked_options, nearest
@@ -27,6 +28,7 @@ _OPTIONS = {key: name for name, key in _KEYS.items()}
 JOB_KEYS = ("command", *_KEYS.values(), "array")
 """Keys of a job file."""
 _TEXT_LISTS = frozenset({"exclude"})
+_NAMES_OF_JOBS = frozenset({"after", "after-ok"})
 _LIMITS = ("start", "step", "evaluation", "save")
 _GRACES = ("release", "leave")
 _MIB = (("T", 1 << 20), ("G", 1 << 10), ("M", 1))
@@ -127,6 +129,8 @@ def _entries(spec: resources_pb2.JobSpec) -> Iterator[tuple[str, Any]]:
         "cold": spec.cold_start,
         **{f"{name}-limit": getattr(limits, f"{name}_seconds") for name in _LIMITS},
         **{f"{name}-grace": getattr(limits, f"{name}_grace_seconds") for name in _GRACES},
+        "after": list(spec.dependencies.after),
+        "after-ok": list(spec.dependencies.after_ok),
     }
     for name in ("scale_up_seconds", "scale_down_seconds", "max_restarts"):
         if spec.HasField(name):
@@ -144,9 +148,11 @@ def _topology(spec: resources_pb2.JobSpec) -> str:
 
 
 def _as_option(key: str, value: object, expand_nodes: Callable[[str], tuple[str, ...]]) -> object:
-    """A value as Python has it: nodes may also be written as one text, and numbers of nodes are keys of a table."""
+    """A value as Python has it: nodes and jobs may also be one text, and numbers of nodes are keys of a table."""
     if key in _TEXT_LISTS and isinstance(value, str):
         return expand_nodes(value)
+    if key in _NAMES_OF_JOBS and isinstance(value, str):
+        return parse_names(key, value)
     if key == "curve" and isinstance(value, dict):
         return {int(nodes) if nodes.isascii() and nodes.isdecimal() else nodes: rate for nodes, rate in value.items()}
     return value

@@ -59,6 +59,7 @@ class JobRequest:
         workdir: Folder that the workers start in; None: the present one.
         start_limit, step_limit, evaluation_limit, save_limit: Longest start, step, evaluation and save, in seconds; 0:
             the defaults.
+        after, after_ok: Identifiers or names of jobs that are to have ended, or to have completed, before it starts.
         array: Parameters and their values (`malletrain.caller.job_array`), e.g. `lr=0.1,0.01 %2`; empty: it is one job.
         release_grace, leave_grace: Seconds to save and end on a node that is taken, and before a start at another
             scale; 0: the defaults.
@@ -100,11 +101,15 @@ class JobRequest:
     save_limit: float = 0.0
     release_grace: float = 0.0
     leave_grace: float = 0.0
+    after: Sequence[str] = ()
+    after_ok: Sequence[str] = ()
     array: str = ""
 
 
 def job_spec(request: JobRequest) -> resources_pb2.JobSpec:
     """The specification of a job, its `array` left out. The files of its command are looked at, and never run.
+
+    What it waits for is as it was given: see `malletrain.caller.dependencies` for names.
 
     Raises:
         InvalidInputError: a value is not as expected; the error names the option of `malletrain submit`.
@@ -150,6 +155,9 @@ def job_spec(request: JobRequest) -> resources_pb2.JobSpec:
             release_grace_seconds=request.release_grace,
             leave_grace_seconds=request.leave_grace,
         ),
+        dependencies=resources_pb2.Dependencies(after=request.after, after_ok=request.after_ok)
+        if request.after or request.after_ok
+        else None,
     )
 
 

@@ -88,6 +88,8 @@ def _folder(name: str, value: object) -> Path:
 _OTHERS: dict[str, Callable[[str, Any], object]] = {
     "permitted": _wholes,
     "exclude": _texts,
+    "after": _texts,
+    "after_ok": _texts,
     "env": _variables,
     "curve": _curve,
     "workdir": _folder,

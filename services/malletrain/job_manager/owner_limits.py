@@ -11,6 +11,8 @@ from malletrain.runtime.errors import LimitExceededError
 
 _BURST_SECONDS = 4.0
 _MANY_OWNERS = 1024
+_MAX_WAITING = 1000
+"""Jobs of an owner that wait for others, as many as a submission may have."""
 
 
 class OwnerLimits:
@@ -71,6 +73,24 @@ class OwnerLimits:
             raise LimitExceededError(
                 f"{owner} has {present} jobs that have not ended and submits {added} more: at most {self._max_jobs} "
                 "(job_manager.max_jobs_per_owner); none was submitted"
+            )
+
+    def check_waiting(self, owner: str, active: Iterable[Job], added: int) -> None:
+        """Refuse jobs that wait for others where these would be too many: one end may concern all of them in a step.
+
+        Args:
+            owner: Who submits them.
+            active: All jobs that are not in a final state.
+            added: How many are submitted that wait for others.
+
+        Raises:
+            LimitExceededError: the owner would have too many.
+        """
+        present = sum(job.owner == owner and bool(job.waits_for) for job in active) if added else 0
+        if present + added > _MAX_WAITING:
+            raise LimitExceededError(
+                f"{owner} has {present} jobs that wait for others and submits {added} more: at most {_MAX_WAITING}; "
+                "none was submitted"
             )
 
     def _forget_full(self, now: float) -> None:

@@ -17,6 +17,7 @@ from malletrain.common.addresses import is_loopback
 from malletrain.common.tasks import ending, lasting
 from malletrain.common.user_threads import UserBusyError
 from malletrain.job_manager import submission, wire
+from malletrain.job_manager.dependencies import check_named
 from malletrain.job_manager.engine import Engine
 from malletrain.job_manager.launching.accounts import open_accounts
 from malletrain.job_manager.launching.environment import MonitorAddress, search_path
@@ -267,7 +268,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             )
         _check_text("request_id", request.request_id)
         fingerprint, specs = await self._check_submission(owner, request.specs)
-        await self._engine.settled()  # nothing is awaited from here on: what is checked stays true
+        specs = await self._check_dependencies(owner, specs)
+        # Nothing is awaited from here on: what is checked stays true.
         earlier = self._store.submission(request.request_id) if request.request_id else None
         if earlier is not None:
             if self._job(job_id(earlier.job_numbers[0])).owner != owner:
@@ -280,6 +282,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         if isinstance(specs, Exception):
             raise specs
         self._limits.check_jobs(owner, self._engine.state.jobs.values(), len(specs))
+        self._limits.check_waiting(
+            owner, self._engine.state.jobs.values(), sum(bool(spec.dependencies) for spec in specs)
+        )
         self._owner_bytes.add(owner, stored_bytes(request.specs))
         first = self._engine.state.last_number + 1
         numbers = tuple(range(first, first + len(specs)))
@@ -322,6 +327,34 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             return await self._launcher.threads.run(owner, check)
         except UserBusyError as error:
             raise LimitExceededError(f"what is submitted can't be checked: {error}") from error
+
+    async def _check_dependencies(
+        self, owner: str, specs: tuple[JobSpec, ...] | InvalidInputError
+    ) -> tuple[JobSpec, ...] | InvalidInputError:
+        """The jobs, or why they can't wait for those that they name. When it returns, all that was applied is stored.
+
+        Raises:
+            LimitExceededError: it takes too long.
+        """
+
+        def check() -> tuple[frozenset[str], InvalidInputError | None]:
+            try:
+                return check_named(submitted, owner, self._store.job, self._store.jobs_from), None
+            except InvalidInputError as error:
+                return frozenset(), error
+
+        submitted = () if isinstance(specs, InvalidInputError) else specs
+        while True:
+            await self._engine.settled()
+            if not any(spec.dependencies for spec in submitted):
+                return specs
+            try:
+                unfinished, error = await self._launcher.threads.run(owner, check)
+            except UserBusyError as busy:
+                raise LimitExceededError(f"what is submitted can't be checked: {busy}") from busy
+            await self._engine.settled()
+            if all(map(self._engine.is_active, unfinished)):  # else some have ended meanwhile, and how is to be seen
+                return error or specs
 
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
         """One job."""

@@ -14,6 +14,7 @@ from malletrain.common.environment import FEED, OF_USERS, PREFIX
 from malletrain.common.python_command import parse_python_command
 from malletrain.fleet.problem import FleetPlanner
 from malletrain.fleet.spec import FleetSpec
+from malletrain.job_manager.dependencies import check_form
 from malletrain.job_manager.limits import DEFAULT_GRACES, LongestGraces, check_limits
 from malletrain.job_manager.machine.jobs import (
     DEFAULT_MAX_RESTARTS,
@@ -148,6 +149,7 @@ def _check_spec(
         array=ArraySpec(spec.array.max_admitted) if spec.HasField("array") else None,
         array_parameters=_check_parameters(f"{at}.array_parameters", spec),
         nodes_per_replica=spec.nodes_per_replica or 1,
+        dependencies=check_form(f"{at}.dependencies", spec),
     )
 
 

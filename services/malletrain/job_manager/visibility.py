@@ -25,6 +25,7 @@ PUBLIC_SPEC_FIELDS = frozenset(
         *("scale_up_seconds", "scale_down_seconds", "curve", "profile"),
         *("weight", "target_samples", "max_restarts", "burst_buffer_gb", "fleet", "limits", "needs", "topology"),
         *("topology_level", "array", "nodes_per_replica"),
+        "dependencies",
     }
 )
 

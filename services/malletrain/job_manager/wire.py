@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from malletrain.common.job_limits import DEFAULT_LIMITS
 from malletrain.job_manager.machine.burst_buffer import QuotaUse
-from malletrain.job_manager.machine.jobs import Job, JobSpec
+from malletrain.job_manager.machine.jobs import Dependencies, Job, JobSpec
 from malletrain.job_manager.machine.sharing import OwnerShare
 from malletrain.job_manager.machine.state import Omission
 from malletrain.job_manager.machine.transitions import JobReason
@@ -64,7 +64,12 @@ def spec_message(spec: JobSpec) -> resources_pb2.JobSpec:
         array=None if spec.array is None else resources_pb2.ArraySpec(max_admitted=spec.array.max_admitted),
         array_parameters=spec.array_parameters,
         nodes_per_replica=spec.nodes_per_replica if spec.nodes_per_replica > 1 else 0,
+        dependencies=_dependencies_message(spec.dependencies),
     )
+
+
+def _dependencies_message(dependencies: Dependencies) -> resources_pb2.Dependencies | None:
+    return resources_pb2.Dependencies(**asdict(dependencies)) if dependencies else None
 
 
 def job_message(job: Job, supervisor_version: str = "") -> resources_pb2.Job:

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
+from malletrain.job_manager.machine.jobs import Dependencies
+from malletrain.job_manager.machine.transitions import JobReason
+from malletrain.model.job_state import JobState
 from malletrain.scavenger.idle_trace import Fragment
 from malletrain.simulator.journal.conversion import ENDLESS_SAMPLES, idle_trace, journal_input
 from malletrain.simulator.journal.decided import decided_samples
@@ -121,3 +126,14 @@ def test_a_job_of_which_no_curve_is_known_is_left_out() -> None:
     found = journal_input(Journal(IDLE, (job,)), BEGIN, END)
     assert found.jobs == ()
     assert "no curve is known" in found.notes[0]
+
+
+def test_a_job_that_waited_for_others_is_submitted_when_it_did_no_longer() -> None:
+    waited = (100.0, JobState.QUEUED, JobReason.DEPENDENCY, 0)
+    (first, *later), until = started(400.0, 2, 410.0), completed(900.0, 2)
+    recorded = recorded_job([waited, first, *later, *until])
+    spec = replace(recorded.job.spec, dependencies=Dependencies(("j000009",)))
+    assert replace(recorded, job=replace(recorded.job, spec=spec)).ready_unix == 400.0
+    assert recorded_job([first, *later]).ready_unix == 400.0
+    waits = recorded_job([waited])
+    assert replace(waits, job=replace(waits.job, spec=spec)).ready_unix == 100.0

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.caller.dependencies import dependencies_in_words
 from malletrain.caller.job_array import in_words
 from malletrain.caller.job_file import job_file_text
 from malletrain.cli.jobs.job_output import (
@@ -129,6 +130,7 @@ def _print_facts(
         **({"fleet": f"{found.fleet_id}  {found.spec.fleet.name}"} if found.fleet_id else {}),
         **({"array": f"{found.array_id}  {in_words(found.spec.array_parameters)}"} if found.array_id else {}),
         "scale": scale_in_words(found),
+        **({"after": after} if (after := dependencies_in_words(found.spec)) else {}),
         **({"needs nodes of": needs} if (needs := needs_in_words(found.spec)) else {}),
         **({"topology": topology} if topology else {}),
         "weight": weight,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.caller.dependencies import meant_by_name
 from malletrain.cli.jobs.completion import complete_job
 from malletrain.cli.jobs.jobs import all_jobs, own_name
 from malletrain.cli.shared.output import ago, state_name
@@ -61,6 +62,31 @@ def unfinished_job_of(stubs: ServiceStubs, text: str, now: float) -> str:
         listed = "; ".join(line.strip() for line in _in_words(unfinished, now))
         raise InvalidInputError("ID", f"an identifier, since {len(unfinished)} jobs have this name ({listed})", text)
     return (unfinished or found)[-1].id
+
+
+def dependency_of(stubs: ServiceStubs, part: str, text: str, now: float) -> str:
+    """The identifier of what a job is to wait for: of a name, the newest job that has it, or its array.
+
+    Args:
+        stubs: The services.
+        part: `after` or `after_ok`, for the error.
+        text: The name.
+        now: Seconds since the epoch.
+
+    Raises:
+        InvalidInputError: no job has this name.
+    """
+    try:
+        found = _named(stubs, text)
+    except NotFoundError:
+        expected = "identifiers of jobs or arrays, or names of jobs"
+        raise InvalidInputError(f"--{part.replace('_', '-')}", expected, text) from None
+    meant, others = meant_by_name(found)
+    if others:
+        typer.echo(f"note: {quoted(text)} is taken for {meant}, the newest; older jobs of this name:", err=True)
+        for line in _in_words(others, now):
+            typer.echo(line, err=True)
+    return meant
 
 
 def own_job_of(stubs: ServiceStubs, text: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,11 +13,13 @@ from typing import Annotated, Any
 import typer
 from google.protobuf import json_format
 
+from malletrain.caller.dependencies import name_identifiers, parse_names
 from malletrain.caller.job_array import array_specs, parse_array
 from malletrain.caller.job_file import read_job_file, read_job_text
 from malletrain.caller.job_request import JobRequest, job_spec
 from malletrain.cli.jobs.job_environment import EnvFileOption, EnvOption, job_environment
 from malletrain.cli.jobs.job_output import job_dict
+from malletrain.cli.jobs.naming import dependency_of
 from malletrain.cli.jobs.needs import parse_nodes, tell_of_unsuited
 from malletrain.cli.jobs.waiting import INTERRUPTED, exit_status, unfinished_in_words, wait_until_ended
 from malletrain.cli.jobs.waiting_reasons import tell_what_is_too_large
@@ -51,6 +54,7 @@ from malletrain.v1 import job_manager_pb2, resources_pb2
             *("target_samples", "max_restarts", "start_limit", "step_limit", "evaluation_limit", "save_limit"),
             *("release_grace", "leave_grace"),
         ),
+        "Many jobs": ("array", "after", "after_ok"),
     }
 )
 def submit(
@@ -138,6 +142,20 @@ def submit(
     leave_grace: Annotated[
         float, typer.Option(help="Seconds to save and end before a start at another scale; 0: a minute.")
     ] = 0.0,
+    after: Annotated[
+        str,
+        typer.Option(
+            metavar="JOB[,JOB]",
+            help="Start once these jobs have ended, however: identifiers of jobs or arrays, or names of jobs of yours.",
+        ),
+    ] = "",
+    after_ok: Annotated[
+        str,
+        typer.Option(
+            metavar="JOB[,JOB]",
+            help="Start once these have completed; it is cancelled when one of them fails or is cancelled.",
+        ),
+    ] = "",
     array: Annotated[
         str,
         typer.Option(
@@ -208,14 +226,18 @@ def submit(
             "save_limit": save_limit,
             "release_grace": release_grace,
             "leave_grace": leave_grace,
+            "after": parse_names("--after", after),
+            "after_ok": parse_names("--after-ok", after_ok),
             "array": array,
         }
         request = _request(command or [], options, context)
         specs = array_specs(request, parse_array(request.array)) if request.array else [job_spec(request)]
         if specs[0].launch_note:
             tell(specs[0].launch_note)
-    submission = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
     with connect() as stubs:
+        if file is None:
+            name_identifiers(specs, lambda part, text: dependency_of(stubs, part, text, time.time()))
+        submission = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
         stored = list(stubs.job_manager.SubmitJobs(submission, timeout=DEADLINE_SECONDS).jobs)
         tell_what_is_too_large(stubs, stored)
         for line in tell_of_unsuited(stubs, stored):

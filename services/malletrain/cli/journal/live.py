@@ -10,7 +10,7 @@ from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
 from malletrain.allocator.utilization.definition import MinuteUse
 from malletrain.cli.journal.assembling import PlanBelief, journal_of
 from malletrain.cli.shared.stubs import ServiceStubs
-from malletrain.job_manager.machine.jobs import ArraySpec, Job, JobSpec, job_number
+from malletrain.job_manager.machine.jobs import ArraySpec, Dependencies, Job, JobSpec, job_number
 from malletrain.job_manager.machine.state import JobEvent
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.scaling import ScalingPoint
@@ -152,6 +152,7 @@ def job_of(message: resources_pb2.Job) -> Job:
             family=spec.family,
             burst_buffer_gb=spec.burst_buffer_gb,
             array=ArraySpec(spec.array.max_admitted) if message.array_id else None,
+            dependencies=Dependencies(tuple(spec.dependencies.after), tuple(spec.dependencies.after_ok)),
         ),
         state=job_state_of(message.state),
         reason="",

@@ -1,4 +1,4 @@
-"""Puts jobs into the queue, admits them, and says why the others wait."""
+"""Admits jobs of the queue, and says why the others wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from malletrain.job_manager.machine.admission_window import (
 )
 from malletrain.job_manager.machine.burst_buffer import QuotaUse, quota_use
 from malletrain.job_manager.machine.job_marks import JobMark
-from malletrain.job_manager.machine.jobs import ArraySpec, Job, JobSpec
+from malletrain.job_manager.machine.jobs import ArraySpec, Job
 from malletrain.job_manager.machine.transaction import Transaction
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.burst_buffer import burst_buffer_in_words
@@ -79,30 +79,6 @@ def within_arrays(entries: Iterable[QueueEntry], admitted: Mapping[int, int]) ->
             counts[number] += 1
         found.append(entry)
     return found
-
-
-def enqueue(
-    transaction: Transaction, specs: tuple[JobSpec, ...], owner: str, instance_ids: tuple[str, ...] = ()
-) -> None:
-    """Put jobs of an owner at the end of the queue. Members of a fleet have been submitted together."""
-    first = transaction.last_number + 1
-    for spec, instance_id in zip(specs, instance_ids or ("",) * len(specs), strict=True):
-        transaction.last_number += 1
-        transaction.add(
-            Job(
-                number=transaction.last_number,
-                spec=spec,
-                state=JobState.QUEUED,
-                reason_code=JobReason.SUBMITTED,
-                reason=place_reason(transaction.policy.max_parallel, spec.array),
-                create_time=transaction.now,
-                update_time=transaction.now,
-                owner=owner,
-                instance_id=instance_id,
-                fleet_number=None if spec.fleet is None else first,
-                array_number=None if spec.array is None else first,
-            )
-        )
 
 
 def admit(transaction: Transaction) -> None:
@@ -173,7 +149,8 @@ def place_reason(places: int, array: ArraySpec | None = None) -> str:
 def explain_limit(transaction: Transaction, places: Places, by_owner: Mapping[str, int]) -> None:
     """Give the jobs that their owner's limit holds back a reason that says so. They keep it until they are admitted."""
     for job in transaction.active():
-        held_back = job.state is JobState.QUEUED and by_owner[job.owner] >= places.per_owner
+        in_line = job.state is JobState.QUEUED and not job.waits_for
+        held_back = in_line and by_owner[job.owner] >= places.per_owner
         if held_back and job.reason_code is not JobReason.OWNER_LIMIT:
             reason = f"waits for one of {places.all} places, of which {job.owner} may have {places.per_owner}"
             transaction.move(job, JobState.QUEUED, JobReason.OWNER_LIMIT, reason)

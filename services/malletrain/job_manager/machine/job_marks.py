@@ -12,10 +12,11 @@ from malletrain.model.job_state import JobState
 class JobMark(Enum):
     """Why a job is looked at in a step.
 
-    QUEUED: it waits for a place. ASKING: for burst buffer, too. UNSETTLED: something is to be reconciled. COMMANDED: a
-    command is to be given. TIMED: a time limit runs, or it backs off.
+    DEPENDENT: it waits for other jobs. QUEUED: it waits for a place. ASKING: for burst buffer, too. UNSETTLED:
+    something is to be reconciled. COMMANDED: a command is to be given. TIMED: a time limit runs, or it backs off.
     """
 
+    DEPENDENT = "dependent"
     QUEUED = "queued"
     ASKING = "asking"
     UNSETTLED = "unsettled"
@@ -48,7 +49,9 @@ def is_timed(job: Job) -> bool:
 def marks_of(job: Job) -> frozenset[JobMark]:
     """The marks that follow from a job's fields."""
     found: list[JobMark] = []
-    if job.state is JobState.QUEUED:
+    if job.waits_for:
+        found.append(JobMark.DEPENDENT)
+    elif job.state is JobState.QUEUED:
         found += [JobMark.QUEUED, JobMark.ASKING] if job.spec.burst_buffer_gb else [JobMark.QUEUED]
     if not is_settled(job):
         found.append(JobMark.UNSETTLED)

@@ -51,6 +51,31 @@ class ArraySpec:
 
 
 @dataclass(frozen=True)
+class Dependencies:
+    """Jobs that a job waits for, and arrays, of which it waits for all jobs.
+
+    Attributes:
+        after: Identifiers of those that are to have ended, however.
+        after_ok: Identifiers of those that are to be COMPLETED.
+    """
+
+    after: tuple[str, ...] = ()
+    after_ok: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self.after or self.after_ok)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Identifiers of all of them."""
+        return self.after + self.after_ok
+
+
+NO_DEPENDENCIES = Dependencies()
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """What a user submitted, checked and with defaults filled in. Fields and units as in `malletrain.v1.JobSpec`."""
 
@@ -83,6 +108,7 @@ class JobSpec:
     array: ArraySpec | None = None
     array_parameters: Mapping[str, str] = field(default_factory=dict)
     nodes_per_replica: int = 1
+    dependencies: Dependencies = NO_DEPENDENCIES
 
     def slots_on(self, gpus: Iterable[int]) -> int:
         """Worker processes per node: what was submitted; otherwise the smallest number of GPUs of a node, at least 1.
@@ -211,6 +237,7 @@ class Job:
         fleet_number: Number of the first member of its fleet; None: it is a member of none. The nodes of a member are
             GPUs (`malletrain.common.gpus`), and its scale counts them.
         array_number: Number of the first job of its array; None: it is a member of none.
+        waits_for: Those of its dependencies that do not hold yet; it is not in line for admission before they all do.
         last_failure: Why its processes have failed the last time, for people; empty: they have not.
         scale_since: Since when its workers train at the present scale.
         scale_faults: Scales at which its script has failed soon after a start, ascending.
@@ -271,6 +298,7 @@ class Job:
     scale_faults: tuple[ScaleFault, ...] = ()
     good_scales: tuple[int, ...] = ()
     array_number: int | None = None
+    waits_for: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -285,7 +313,7 @@ class Job:
     @property
     def array_id(self) -> str:
         """Identifier of its array, e.g. "a000012"; empty: it is a member of none."""
-        return "" if self.array_number is None else f"a{self.array_number:06d}"
+        return "" if self.array_number is None else array_id(self.array_number)
 
     @property
     def admitted(self) -> bool:
@@ -375,6 +403,11 @@ def job_number(identifier: str) -> int:
 def job_id(number: int) -> str:
     """Identifier of the job with a number, e.g. "j000012"."""
     return f"j{number:06d}"
+
+
+def array_id(first_number: int) -> str:
+    """Identifier of the array whose first job has a number, e.g. "a000012"."""
+    return f"a{first_number:06d}"
 
 
 def after_failure(job: Job) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from malletrain.common.gpus import node_of
 from malletrain.job_manager.machine.admitting import admit
+from malletrain.job_manager.machine.dependencies import follow_dependencies
 from malletrain.job_manager.machine.job_marks import JobMark, is_settled
 from malletrain.job_manager.machine.jobs import Job, StopIntent, after_failure
 from malletrain.job_manager.machine.node_lists import within, without
@@ -27,6 +28,7 @@ def reconcile(transaction: Transaction, only: str | None = None) -> None:
         for job in [transaction.jobs[name] for name in unsettled]:
             if not is_settled(job) and not job.state.final:
                 step(transaction, job)
+    follow_dependencies(transaction)
     admit(transaction)
 
 

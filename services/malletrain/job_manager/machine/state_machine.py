@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from malletrain.job_manager.machine.admitting import enqueue
 from malletrain.job_manager.machine.effects import Effect, required_effects
+from malletrain.job_manager.machine.enqueuing import enqueue
 from malletrain.job_manager.machine.job_marks import JobMark
 from malletrain.job_manager.machine.jobs import Job, StopIntent
 from malletrain.job_manager.machine.metering import meter

@@ -138,7 +138,9 @@ class Transaction:
 
     def finish(self, job: Job, state: JobState, code: JobReason, reason: str, **changes: Any) -> Job:
         """Bring a job that has no processes to a final state."""
-        return self.move(job, state, code, reason, end_time=self.now, wanted=(), not_before=None, **changes)
+        return self.move(
+            job, state, code, reason, end_time=self.now, wanted=(), not_before=None, waits_for=(), **changes
+        )
 
     def add_usage(self, row: UsageRow) -> None:
         """Have a row of the usage stored, in place of the one of its job and day."""

@@ -50,6 +50,7 @@ class JobReason(StrEnum):
     OWNER_LIMIT = "OWNER_LIMIT"
     START_POSTPONED = "START_POSTPONED"
     BURST_BUFFER = "BURST_BUFFER"
+    DEPENDENCY = "DEPENDENCY"
 
     @classmethod
     def _missing_(cls, value: object) -> JobReason:
@@ -68,7 +69,7 @@ _PROCESSES_ENDED = {
 TRANSITIONS: dict[JobState, dict[JobState, str]] = {
     _S.QUEUED: {
         _S.WAITING: "admitted; see malletrain.job_manager.machine.admission and admission_window",
-        _S.CANCELLED: "cancelled before it was admitted",
+        _S.CANCELLED: "cancelled before it was admitted, or a job that it depends on did not complete",
     },
     _S.WAITING: {
         _S.STARTING: "a plan gave it nodes, and they are free",

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from malletrain.common.gpus import gpu_number, node_of
+from malletrain.job_manager.machine.dependencies import Unfinished
 from malletrain.job_manager.machine.job_table import JobTable
 from malletrain.job_manager.machine.jobs import Job
 from malletrain.job_manager.machine.state import ManagerState
@@ -78,18 +79,31 @@ def _check_numbers(state: ManagerState) -> None:
         if job.plan_generation > state.generation:
             raise StateInvariantError(job.id, f"has plan {job.plan_generation}; the newest is {state.generation}")
     _check_queue(state.jobs.values())
+    _check_dependencies(state.jobs.values())
+
+
+def _check_dependencies(jobs: Iterable[Job]) -> None:
+    """Jobs wait for others as long as these have not ended, and are not admitted before."""
+    unfinished = Unfinished(jobs)
+    for job in jobs:
+        left = tuple(name for name in job.spec.dependencies.names if name in unfinished)
+        if job.waits_for != left:
+            raise StateInvariantError(job.id, f"waits for {job.waits_for}; of its dependencies {left} have not ended")
+        if left and job.state is not JobState.QUEUED:
+            raise StateInvariantError(job.id, f"is {job.state}, and {left} have not ended")
 
 
 def _check_queue(jobs: Iterable[Job]) -> None:
     """Jobs of an owner are admitted in order, members of a fleet together, of an array no more than it may have."""
-    asking = {job.fleet_id or job.id for job in jobs if job.spec.burst_buffer_gb}
+    asking = {job.fleet_id or job.id for job in jobs if job.spec.burst_buffer_gb or job.spec.dependencies}
     admitted: dict[str, bool] = {}
     waiting: dict[str, str] = {}
     of_arrays: Counter[str] = Counter()
     for job in jobs:
         if admitted.setdefault(job.fleet_id or job.id, job.admitted) != job.admitted:
             raise StateInvariantError(job.id, f"is admitted without the other members of {job.fleet_id}, or they are")
-        # Those that ask for burst buffer may be passed over, and so may those whose array has all that it may have.
+        # Those that ask for burst buffer or wait for other jobs may be passed over, and so may those whose array has
+        # all that it may have.
         line = job.array_id if _is_limited(job) else job.owner
         if not job.admitted and (job.fleet_id or job.id) not in asking:
             waiting.setdefault(line, job.id)

@@ -234,6 +234,10 @@ class JobStore:
         with self._engine.connect() as connection:
             return [_stored_job(row.body, row.owner) for row in connection.execute(query)]
 
+    def jobs_from(self, number: int, limit: int = 1000) -> list[Job]:
+        """Jobs from a number on, oldest first: by default as many as a submission may have."""
+        return self.jobs(number - 1, limit, ())
+
     def owners(self, identifiers: Collection[str]) -> dict[str, str]:
         """Owner of each of these jobs, by identifier; jobs that there are not are left out."""
         query = select(_JOBS.c.number, _JOBS.c.owner).where(_JOBS.c.number.in_(map(job_number, identifiers)))

@@ -104,7 +104,7 @@ def _replay_job(recorded: RecordedJob, begin_unix: float) -> ReplayJob | None:
     return ReplayJob(
         id=job.id,
         model=job.spec.family or job.spec.name,
-        submit_s=max(0.0, job.create_time - begin_unix),
+        submit_s=max(0.0, recorded.ready_unix - begin_unix),
         scale_up_s=up_s,
         scale_down_s=down_s,
         min_nodes=job.spec.min_nodes,

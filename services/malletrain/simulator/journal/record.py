@@ -8,6 +8,7 @@ from malletrain.allocator.history.idle_history import IdleRow
 from malletrain.allocator.utilization.definition import MINUTE_S, MinuteUse
 from malletrain.job_manager.machine.jobs import Job
 from malletrain.job_manager.machine.state import JobEvent
+from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.scaling import ScalingPoint
 from malletrain.monitor.machine.stalls import MeasuredRescale
 
@@ -65,6 +66,12 @@ class RecordedJob:
     events: tuple[JobEvent, ...]
     measured: MeasuredJob | None
     believed: BelievedJob | None
+
+    @property
+    def ready_unix(self) -> float:
+        """When it was submitted, or from when on it waited for no other job, in seconds since the epoch."""
+        after = [event.unix_seconds for event in self.events if event.reason_code is not JobReason.DEPENDENCY]
+        return max(self.job.create_time, after[0]) if self.job.spec.dependencies and after else self.job.create_time
 
     @property
     def end_unix(self) -> float | None:
