@@ -30,7 +30,7 @@ from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.options import ReplayOptions
-from malletrain.simulator.replay.presets import Arrivals, preset_jobs
+from malletrain.simulator.replay.presets import ArrivalProcess, preset_jobs
 from malletrain.simulator.replay.running_job import RunningJob
 from malletrain.simulator.tuning.comparison import Gain, compare
 from malletrain.simulator.tuning.settings_grid import PLACES, TunedSettings
@@ -53,7 +53,7 @@ _PRESENT = "constant 120 s"
 
 def as_measured(name: str) -> tuple[ReplayJob, ...]:
     """A built-in job set with the arrivals that the figures of the docs were measured with."""
-    return preset_jobs(name, arrivals=Arrivals.FIXED)
+    return preset_jobs(name, arrivals=ArrivalProcess.FIXED)
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class JobSet:
     def jobs(self) -> list[ReplayJob]:
         """The jobs."""
         if isinstance(self.stall, float):
-            return [job.with_costs(self.stall) for job in preset_jobs(self.name, arrivals=Arrivals.FIXED)]
+            return [job.with_costs(self.stall) for job in preset_jobs(self.name, arrivals=ArrivalProcess.FIXED)]
         return [
             job.with_costs(STALLS[index % len(STALLS)])
-            for index, job in enumerate(preset_jobs(self.name, arrivals=Arrivals.FIXED))
+            for index, job in enumerate(preset_jobs(self.name, arrivals=ArrivalProcess.FIXED))
         ]
 
 
@@ -156,7 +156,7 @@ class Replays:
             f"{jobs.name}, static",
             day,
             lambda found, options: static_outcome(
-                preset_jobs(jobs.name, arrivals=Arrivals.FIXED), found.equivalent_nodes, options
+                preset_jobs(jobs.name, arrivals=ArrivalProcess.FIXED), found.equivalent_nodes, options
             ),
         )
 
@@ -173,7 +173,7 @@ class Replays:
         """Samples of a day, with T_fwd by the stall of each job."""
 
         def make(found: Scenario, options: ReplayOptions) -> float:
-            published = preset_jobs(jobs.name, arrivals=Arrivals.FIXED)[0].scale_up_s
+            published = preset_jobs(jobs.name, arrivals=ArrivalProcess.FIXED)[0].scale_up_s
             forward = {published * factor: one for factor, one in zip(STALLS, seconds, strict=True)}
             advisor = ForwardByStall(forward, options)
             return outcome_of(run_replay(found.events, found.nodes, jobs.jobs(), options, advisor=advisor))

@@ -12,7 +12,7 @@ import pytest
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.replay.job_set import read_job_set, read_scaling
-from malletrain.simulator.replay.presets import MODELS, PRESETS, Arrivals, preset_jobs
+from malletrain.simulator.replay.presets import MODELS, PRESETS, ArrivalProcess, preset_jobs
 from malletrain.simulator.replay.running_job import speeds
 from tests.simulator.replay.builders import trainer
 
@@ -151,7 +151,7 @@ def test_jobs_of_several_networks_arrive_as_a_poisson_process() -> None:
 
 
 def test_arrivals_may_be_at_fixed_distances() -> None:
-    for name, arrivals in (("imagenet", Arrivals.FIXED), ("hpo", None)):
+    for name, arrivals in (("imagenet", ArrivalProcess.FIXED), ("hpo", None)):
         assert [job.submit_s for job in preset_jobs(name, 3, arrivals)] == [0.0, 36.0, 72.0]
     assert preset_jobs("imagenet", 0) == ()
 

@@ -33,14 +33,16 @@ MODELS = tuple(_THOUSANDS)
 PRESETS = ("hpo", "imagenet")
 
 
-class Arrivals(StrEnum):
+class ArrivalProcess(StrEnum):
     """When the jobs of a built-in set are submitted."""
 
     POISSON = "poisson"
     FIXED = "fixed"
 
 
-def preset_jobs(name: str, count: int = 1000, arrivals: Arrivals | None = None, seed: int = 0) -> tuple[ReplayJob, ...]:
+def preset_jobs(
+    name: str, count: int = 1000, arrivals: ArrivalProcess | None = None, seed: int = 0
+) -> tuple[ReplayJob, ...]:
     """A built-in job set: `hpo`, trials of ShuffleNet (BFTrainer, §5.1), or `imagenet`, seven networks (§5.2).
 
     Args:
@@ -51,7 +53,7 @@ def preset_jobs(name: str, count: int = 1000, arrivals: Arrivals | None = None, 
         seed: Of the Poisson process.
     """
     models = ("ShuffleNet",) if name == "hpo" else MODELS
-    chosen = arrivals or (Arrivals.FIXED if name == "hpo" else Arrivals.POISSON)
+    chosen = arrivals or (ArrivalProcess.FIXED if name == "hpo" else ArrivalProcess.POISSON)
     times = _submissions(count, chosen, random.Random(f"{name} arrivals {seed}"))
     return tuple(_job(index, models[index % len(models)], submit_s) for index, submit_s in enumerate(times))
 
@@ -61,11 +63,11 @@ def preset_workload(name: str) -> Workload:
     return Workload(preset_jobs(name), f"the built-in job set {name}, repeated to the end", repeats=True)
 
 
-def _submissions(count: int, arrivals: Arrivals, rng: random.Random) -> list[float]:
+def _submissions(count: int, arrivals: ArrivalProcess, rng: random.Random) -> list[float]:
     """Seconds of submissions, the first one at 0."""
     if count < 1:
         return []
-    if arrivals is Arrivals.FIXED:
+    if arrivals is ArrivalProcess.FIXED:
         return list(accumulate(repeat(_SUBMIT_EVERY_S, count - 1), initial=0.0))
     gaps = (rng.expovariate(1.0 / _SUBMIT_EVERY_S) for _ in range(count - 1))
     return list(accumulate(gaps, initial=0.0))
