@@ -124,6 +124,8 @@ def main() -> None:
         measure("dp", (1000, 10_000), Formulation.DP, max(1, 10 // share), 60, process),
         measure("counts", (10, 85), Formulation.COUNTS, 50 // share, 60, process),
         measure("counts", (35, 800), Formulation.COUNTS, 30 // share, 60, process),
+        measure("milp", (10, 85), Formulation.MILP, 50 // share, 60, process),
+        measure("milp", (35, 800), Formulation.MILP, 30 // share, 60, process),
         measure("nodes", (5, 20), Formulation.NODES, max(1, 5 // share), 60, process),
         measure("nodes", (10, 60), Formulation.NODES, max(1, 3 // share), 60, process),
         measure_explanations((35, 800), 0, max(1, 20 // share)),

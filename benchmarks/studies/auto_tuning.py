@@ -39,7 +39,7 @@ from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.node_events import NodeEvent
 from malletrain.simulator.replay.options import STAY_HORIZON_S, ReplayOptions
-from malletrain.simulator.replay.presets import preset_jobs
+from malletrain.simulator.replay.presets import ArrivalProcess, preset_jobs
 from malletrain.simulator.replay.running_job import RunningJob
 from malletrain.simulator.tuning.comparison import compare
 from malletrain.simulator.tuning.settings_grid import TunedSettings
@@ -184,11 +184,13 @@ class ScheduledForward:
 
 def report(part: Slice, hours: int, name: str, stall: float) -> None:
     """Print the rows of a job set."""
-    jobs = [job.with_costs(stall) for job in preset_jobs(name)]
+    jobs = [job.with_costs(stall) for job in preset_jobs(name, arrivals=ArrivalProcess.FIXED)]
     past = Past(part, jobs)
     seconds = hours * _HOUR_S
     equivalent = part.scenario(0.0, seconds).equivalent_nodes
-    static = static_outcome(preset_jobs(name), equivalent, ReplayOptions(duration_s=seconds))
+    static = static_outcome(
+        preset_jobs(name, arrivals=ArrivalProcess.FIXED), equivalent, ReplayOptions(duration_s=seconds)
+    )
     fixed = {one: 100 * past.samples(0, hours, constant(one)) / static for one in FORWARD_S}
     best = max(fixed, key=lambda one: fixed[one])
     for start in _STARTS_S:

@@ -27,7 +27,7 @@ from malletrain.simulator.replay.baselines import free_options, outcome_of, stat
 from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.options import ReplayOptions
-from malletrain.simulator.replay.presets import preset_jobs
+from malletrain.simulator.replay.presets import ArrivalProcess, preset_jobs
 
 _DAY_HOURS = 24
 TUNED = "auto-tuned"
@@ -56,7 +56,7 @@ def variants(options: ReplayOptions) -> dict[str, ReplayOptions]:
 
 def samples(found: Scenario, row: Row, options: ReplayOptions) -> float:
     """Samples of a replay, net of all losses."""
-    jobs = [job.with_costs(row[1]) for job in preset_jobs(row[0])]
+    jobs = [job.with_costs(row[1]) for job in preset_jobs(row[0], arrivals=ArrivalProcess.FIXED)]
     return outcome_of(run_replay(found.events, found.nodes, jobs, options))
 
 
@@ -66,7 +66,7 @@ def table(trace: Trace, slices: Sequence[int], days: Sequence[int], nodes: int) 
     for number in slices:
         part = Slice(trace, number, nodes)
         for row in ROWS:
-            jobs = [job.with_costs(row[1]) for job in preset_jobs(row[0])]
+            jobs = [job.with_costs(row[1]) for job in preset_jobs(row[0], arrivals=ArrivalProcess.FIXED)]
             past = Past(part, jobs)
             in_force, steps = schedule(past, constant(FORWARD_SECONDS), _DAY_HOURS * max(days))
             print(f"slice {number}, {row[0]} x{row[1]:g}: {'; '.join(steps) or 'no step'}", file=sys.stderr)
@@ -77,7 +77,9 @@ def table(trace: Trace, slices: Sequence[int], days: Sequence[int], nodes: int) 
                 begin = (day - 1) * _DAY_HOURS
                 outcomes[TUNED] = past.lived(begin, in_force[begin : begin + _DAY_HOURS])
                 outcomes["zero-cost bound"] = samples(found, row, free_options(options))
-                static = static_outcome(preset_jobs(row[0]), found.equivalent_nodes, options)
+                static = static_outcome(
+                    preset_jobs(row[0], arrivals=ArrivalProcess.FIXED), found.equivalent_nodes, options
+                )
                 for one, outcome in outcomes.items():
                     shares.setdefault(one, {}).setdefault(row, {})[number, day] = 100 * outcome / static
     return shares

@@ -30,7 +30,7 @@ from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.options import ReplayOptions
-from malletrain.simulator.replay.presets import preset_jobs
+from malletrain.simulator.replay.presets import ArrivalProcess, preset_jobs
 from malletrain.simulator.replay.running_job import RunningJob
 from malletrain.simulator.tuning.comparison import Gain, compare
 from malletrain.simulator.tuning.settings_grid import PLACES, TunedSettings
@@ -51,6 +51,11 @@ _BY_FAMILY = "T_fwd by stall, tuned day by day"
 _PRESENT = "constant 120 s"
 
 
+def as_measured(name: str) -> tuple[ReplayJob, ...]:
+    """A built-in job set with the arrivals that the figures of the docs were measured with."""
+    return preset_jobs(name, arrivals=ArrivalProcess.FIXED)
+
+
 @dataclass(frozen=True)
 class JobSet:
     """Jobs whose stalls are those published times `stall`, or a mixture."""
@@ -66,8 +71,11 @@ class JobSet:
     def jobs(self) -> list[ReplayJob]:
         """The jobs."""
         if isinstance(self.stall, float):
-            return [job.with_costs(self.stall) for job in preset_jobs(self.name)]
-        return [job.with_costs(STALLS[index % len(STALLS)]) for index, job in enumerate(preset_jobs(self.name))]
+            return [job.with_costs(self.stall) for job in preset_jobs(self.name, arrivals=ArrivalProcess.FIXED)]
+        return [
+            job.with_costs(STALLS[index % len(STALLS)])
+            for index, job in enumerate(preset_jobs(self.name, arrivals=ArrivalProcess.FIXED))
+        ]
 
 
 SETS_OF_JOBS = [JobSet(name, stall) for name in SETS for stall in (*STALLS, MIXED)]
@@ -147,7 +155,9 @@ class Replays:
         return self._get(
             f"{jobs.name}, static",
             day,
-            lambda found, options: static_outcome(preset_jobs(jobs.name), found.equivalent_nodes, options),
+            lambda found, options: static_outcome(
+                preset_jobs(jobs.name, arrivals=ArrivalProcess.FIXED), found.equivalent_nodes, options
+            ),
         )
 
     def samples(self, jobs: JobSet, variant: str, day: int, places: int = 10) -> float:
@@ -163,7 +173,7 @@ class Replays:
         """Samples of a day, with T_fwd by the stall of each job."""
 
         def make(found: Scenario, options: ReplayOptions) -> float:
-            published = preset_jobs(jobs.name)[0].scale_up_s
+            published = preset_jobs(jobs.name, arrivals=ArrivalProcess.FIXED)[0].scale_up_s
             forward = {published * factor: one for factor, one in zip(STALLS, seconds, strict=True)}
             advisor = ForwardByStall(forward, options)
             return outcome_of(run_replay(found.events, found.nodes, jobs.jobs(), options, advisor=advisor))

@@ -1,4 +1,4 @@
-"""Three formulations and a brute force agree, and their solutions are valid placements."""
+"""All formulations and a brute force agree, and their solutions are valid placements."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def test_the_dynamic_programme_is_exact(problem: AllocationProblem) -> None:
 
 @SLOW
 @given(problem=problems())
-def test_three_formulations_agree(process: SolverProcess, problem: AllocationProblem) -> None:
+def test_all_formulations_agree(process: SolverProcess, problem: AllocationProblem) -> None:
     exact = solve(problem, Formulation.AUTO)
-    for formulation in (Formulation.COUNTS, Formulation.NODES):
+    for formulation in (Formulation.COUNTS, Formulation.NODES, Formulation.MILP):
         answer = solve(problem, formulation, LIMIT, process)
         assert answer.solver == f"highs-{formulation.value}", answer.fallback_reason
         check(problem, answer)
@@ -127,13 +127,13 @@ def linear(name: str, most: int = 8, rate: float = 100.0, **more: object) -> Job
 NODES = tuple(f"n{index}" for index in range(8))
 
 
-@pytest.mark.parametrize("formulation", [Formulation.DP, Formulation.COUNTS, Formulation.NODES])
+@pytest.mark.parametrize("formulation", list(Formulation))
 def test_a_step_may_exceed_half_of_the_pool(process: SolverProcess, formulation: Formulation) -> None:
     problem = AllocationProblem(NODES, 120.0, (linear("a"),), CostModel.PAPER)
     assert len(solve(problem, formulation, LIMIT, process).assignments[0].nodes) == 8
 
 
-@pytest.mark.parametrize("formulation", [Formulation.DP, Formulation.COUNTS, Formulation.NODES])
+@pytest.mark.parametrize("formulation", list(Formulation))
 def test_a_minimum_above_the_pool_leaves_the_others_alone(process: SolverProcess, formulation: Formulation) -> None:
     huge = JobDemand("huge", 50, 64, (ScalingPoint(64, 1e9),))
     answer = solve(AllocationProblem(NODES, 120.0, (huge, linear("a"))), formulation, LIMIT, process)
@@ -163,7 +163,7 @@ def test_a_growth_that_does_not_pay_is_not_made() -> None:
     assert answer.assignments[0].nodes == NODES[:7]
 
 
-@pytest.mark.parametrize("formulation", [Formulation.DP, Formulation.COUNTS, Formulation.NODES])
+@pytest.mark.parametrize("formulation", list(Formulation))
 @pytest.mark.parametrize(("up", "boot"), [(150.0, 0.0), (100.0, 60.0), (86_400.0, 0.0)])
 def test_a_job_starts_on_nodes_that_nobody_else_wants_however_long_that_takes(
     process: SolverProcess, formulation: Formulation, up: float, boot: float

@@ -97,7 +97,7 @@ def test_the_dynamic_programme_is_exact_within_the_limits(problem: AllocationPro
 @given(problem=owned_problems())
 def test_all_formulations_agree_within_the_limits(process: SolverProcess, problem: AllocationProblem) -> None:
     best = best_by_trying(problem)
-    for formulation in (Formulation.COUNTS, Formulation.NODES):
+    for formulation in (Formulation.COUNTS, Formulation.NODES, Formulation.MILP):
         answer = solve(problem, formulation, LIMIT_SECONDS, process)
         assert answer.solver == f"highs-{formulation.value}", answer.fallback_reason
         assert keeps_limits(problem, [len(entry.nodes) for entry in answer.assignments])

@@ -66,7 +66,12 @@ class AllocatorSettings(BaseModel):
         default_factory=dict,
         description="What differs in single pools, by the name of a pool (main/a100x4) or of a partition (main).",
     )
-    formulation: Formulation = Field(default=Formulation.AUTO, description="Which model solves the problem.")
+    formulation: Formulation = Field(
+        default=Formulation.AUTO,
+        description="What solves each plan's problem. auto and dp: the dynamic program. milp: HiGHS, from the present "
+        "nodes on, and what it has found when time_limit_seconds have passed. counts, nodes: HiGHS, and the dynamic "
+        "program without a proof in time.",
+    )
     time_limit_seconds: float = Field(
         default=5.0, gt=0, le=3600, description="Wall-clock limit of a solve, in seconds."
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.replay.job_set import read_job_set, read_scaling
-from malletrain.simulator.replay.presets import MODELS, PRESETS, preset_jobs
+from malletrain.simulator.replay.presets import MODELS, PRESETS, ArrivalProcess, preset_jobs
 from malletrain.simulator.replay.running_job import speeds
 from tests.simulator.replay.builders import trainer
 
@@ -134,6 +136,24 @@ def test_presets_are_job_sets(name: str) -> None:
     assert [job.submit_s for job in jobs] == sorted(job.submit_s for job in jobs)
     assert {job.model for job in jobs} == ({"ShuffleNet"} if name == "hpo" else set(MODELS))
     assert all(job.curve[-1].nodes == job.max_nodes for job in jobs)
+
+
+def test_jobs_of_several_networks_arrive_as_a_poisson_process() -> None:
+    times = [job.submit_s for job in preset_jobs("imagenet")]
+    gaps = [after - before for before, after in pairwise(times)]
+    mean = sum(gaps) / len(gaps)
+    assert mean == pytest.approx(36.0, rel=0.15)
+    spread = math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps))
+    assert spread == pytest.approx(mean, rel=0.15), "an exponential distribution's deviation is its mean"
+    assert times == [job.submit_s for job in preset_jobs("imagenet")]
+    assert times[:15] == [job.submit_s for job in preset_jobs("imagenet", 15)]
+    assert times != [job.submit_s for job in preset_jobs("imagenet", seed=1)]
+
+
+def test_arrivals_may_be_at_fixed_distances() -> None:
+    for name, arrivals in (("imagenet", ArrivalProcess.FIXED), ("hpo", None)):
+        assert [job.submit_s for job in preset_jobs(name, 3, arrivals)] == [0.0, 36.0, 72.0]
+    assert preset_jobs("imagenet", 0) == ()
 
 
 def test_jobs_may_ask_for_burst_buffer(tmp_path: Path) -> None:

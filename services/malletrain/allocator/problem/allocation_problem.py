@@ -34,6 +34,7 @@ class Formulation(StrEnum):
     DP = "dp"
     COUNTS = "counts"
     NODES = "nodes"
+    MILP = "milp"
 
 
 @dataclass(frozen=True)

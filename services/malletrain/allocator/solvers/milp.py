@@ -29,6 +29,8 @@ class MilpModel:
         start: A in compressed row form: index of each row's first entry, shape (rows + 1,).
         index: Variable of each entry.
         value: Coefficient of each entry.
+        incumbent: A feasible solution to start from, shape (variables,): HiGHS looks for better ones only. None: it has
+            to find the first one itself.
     """
 
     cost: Floats
@@ -40,6 +42,7 @@ class MilpModel:
     start: NDArray[np.int32]
     index: NDArray[np.int32]
     value: Floats
+    incumbent: Floats | None = None
 
 
 @dataclass
@@ -119,6 +122,12 @@ def maximise(model: MilpModel, seconds: float, on_incumbent: Callable[[Floats], 
     solver.setOptionValue("threads", _THREADS)
     if solver.passModel(_linear_program(model)) == highspy.HighsStatus.kError:
         raise SolverError("HiGHS refused the model")
+    if model.incumbent is not None:
+        # One that is not feasible is ignored.
+        start = highspy.HighsSolution()
+        start.col_value = model.incumbent
+        start.value_valid = True
+        solver.setSolution(start)
     solver.cbMipImprovingSolution.subscribe(lambda event: on_incumbent(np.array(event.data_out.mip_solution)))
     solver.solve()
     status = solver.getModelStatus()

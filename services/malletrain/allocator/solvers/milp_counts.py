@@ -49,6 +49,24 @@ def _entries(firsts: NDArray[np.int64], group: OwnerGroup) -> NDArray[np.int64]:
     return np.concatenate([np.arange(firsts[job], firsts[job + 1]) for job in group.jobs])
 
 
+def solution_of(per_job: Sequence[ScaleValues], wanted: Sequence[int]) -> Floats:
+    """A solution of `counts_model` near given numbers of nodes: each job has the largest scale that is not above.
+
+    A job without such a scale has its smallest one, so the solution may be infeasible.
+
+    Args:
+        per_job: The jobs, as the model has them.
+        wanted: Nodes of each job.
+    """
+    parts = [np.zeros(0)]
+    for scales, nodes in zip(per_job, wanted, strict=True):
+        sizes = scales.sizes[scales.useful()]
+        chosen = np.zeros(len(sizes))
+        chosen[max(0, int(np.searchsorted(sizes, nodes, side="right")) - 1)] = 1.0
+        parts.append(chosen)
+    return np.concatenate(parts)
+
+
 def read_counts(per_job: Sequence[ScaleValues], solution: Floats) -> list[int]:
     """The size of every job in a solution of `counts_model`, in nodes."""
     counts = []

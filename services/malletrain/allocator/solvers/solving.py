@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from malletrain.allocator.problem.allocation_problem import DEFAULT_SECONDS, Allocation, AllocationProblem, Formulation
 from malletrain.allocator.problem.group_table import GroupTable, requires_group
@@ -14,7 +14,7 @@ from malletrain.allocator.solvers.choice_table import best_counts, choose, group
 from malletrain.allocator.solvers.group_choice import settled
 from malletrain.allocator.solvers.kind_flow import KindTable, can_be_placed, placeable_counts
 from malletrain.allocator.solvers.milp import Floats, MilpModel
-from malletrain.allocator.solvers.milp_counts import counts_model, read_counts
+from malletrain.allocator.solvers.milp_counts import counts_model, read_counts, solution_of
 from malletrain.allocator.solvers.milp_kinds import kinds_model
 from malletrain.allocator.solvers.milp_nodes import node_model, read_node_counts
 from malletrain.allocator.solvers.owner_knapsack import OwnerGroup
@@ -39,8 +39,8 @@ def solve(
 
     `auto` uses the dynamic program, which is exact where only numbers of nodes constrain the jobs. If HiGHS
     does not prove an optimum in time, the first possible fallback answers: the dynamic program, unless it would take
-    seconds; the better of the best solution that HiGHS found and of the present nodes, where jobs whose scale is no
-    longer permitted wait (BFTrainer, §3.6).
+    seconds or the formulation is `milp`; the better of the best solution that HiGHS found and of the present nodes,
+    where jobs whose scale is no longer permitted wait (BFTrainer, §3.6).
 
     Where not all nodes suit all jobs, each formulation is solved without regard to that first. If there are suitable
     nodes for its optimum, that is the optimum; otherwise HiGHS solves the model by kinds of nodes. Without an answer in
@@ -67,7 +67,7 @@ def solve(
         model, read = _model(problem, per_job, formulation)
         answer = _answer(model, seconds, process)
         found = _checked(per_job, problem, read, answer.solution)
-        counts, outcome = _judge(problem, per_job, f"highs-{formulation.value}", answer, found)
+        counts, outcome = _judge(problem, per_job, formulation, answer, found)
         objective = objective_of(per_job, counts)
     placed_as = problem
     if any(map(requires_group, problem.jobs)):
@@ -147,16 +147,18 @@ def _checked(
 def _judge(
     problem: AllocationProblem,
     per_job: Sequence[ScaleValues],
-    solver: str,
+    formulation: Formulation,
     answer: SolverAnswer,
     found: list[int] | None,
 ) -> tuple[list[int], _Outcome]:
     """HiGHS's solution if it is proven optimal, else that of the first possible fallback."""
+    solver = f"highs-{formulation.value}"
     if found is not None and answer.proven:
         return found, _Outcome("OPTIMAL", solver)
     reason = f"{solver}: {answer.problem or 'its solution is not feasible'}"
     pool, groups = problem.capacity, groups_of(problem)
-    if sum(len(scales.sizes) for scales in per_job) * (pool + 1) <= _MAX_DP:
+    steps = sum(len(scales.sizes) for scales in per_job) * (pool + 1)
+    if formulation is not Formulation.MILP and steps <= _MAX_DP:
         return best_counts(per_job, pool, groups), _Outcome("OPTIMAL", "dp", reason)
     present = present_counts(per_job, pool, groups)
     # BFTrainer, §3.6: at a time-out the better of the present map and of the best solution so far.
@@ -168,11 +170,15 @@ def _judge(
 def _model(
     problem: AllocationProblem, per_job: Sequence[ScaleValues], formulation: Formulation
 ) -> tuple[MilpModel, ReadSolution]:
-    if formulation is Formulation.COUNTS:
+    if formulation in (Formulation.COUNTS, Formulation.MILP):
         groups = groups_of(problem)
         # The reduction holds only if the pool is the jobs' only constraint.
         slim = list(per_job) if groups else reduced(per_job, problem.capacity)
-        return counts_model(slim, problem.capacity, groups), lambda solution: read_counts(slim, solution)
+        model = counts_model(slim, problem.capacity, groups)
+        if formulation is Formulation.MILP:
+            present = present_counts(per_job, problem.capacity, groups)
+            model = replace(model, incumbent=solution_of(slim, present))
+        return model, lambda solution: read_counts(slim, solution)
     nodes = node_model(problem)
     return nodes.model, lambda solution: read_node_counts(nodes, solution)
 

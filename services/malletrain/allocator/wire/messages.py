@@ -56,6 +56,7 @@ _FORMULATIONS = {
     allocator_pb2.FORMULATION_DP: Formulation.DP,
     allocator_pb2.FORMULATION_COUNTS: Formulation.COUNTS,
     allocator_pb2.FORMULATION_NODES: Formulation.NODES,
+    allocator_pb2.FORMULATION_MILP: Formulation.MILP,
 }
 
 

@@ -10,7 +10,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import window
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.select import SelectionSettings
-from malletrain.simulator.batch.generated import MEASURED, PROFILES, generate
+from malletrain.simulator.batch.generated import MEASURED, PROFILES, generate, original_requests
 from malletrain.simulator.batch.idle import idle_trace
 from malletrain.simulator.batch.machine import MachineSpec
 from malletrain.simulator.batch.policies import PolicyName, policy_named
@@ -119,13 +119,15 @@ class BatchTrialResult:
 
 def run_trial(trial: BatchTrial) -> BatchTrialResult:
     """Run a trial."""
+    originals: tuple[int, ...] = ()
     if trial.log is not None:
         workload, policy = trial.log.part(trial.seed, trial.jobs), PolicyName.WFP
     else:
         profile = PROFILES[trial.machine]
         workload, policy = generate(profile, trial.jobs, LOADS[trial.machine], trial.seed), profile.policy
+        originals = original_requests(profile, trial.seed)
     if trial.recipe != ORIGINAL:
-        workload = derive(workload, WorkloadRecipe(trial.recipe), trial.seed)
+        workload = derive(workload, WorkloadRecipe(trial.recipe), trial.seed, originals)
     selection = None if trial.method == BASELINE else SelectionSettings(SelectionMethod(trial.method))
     settings = WindowSettings(
         selection, trial.window, starved=trial.starved, reserve=trial.reserve, backfill_depth=trial.depth

@@ -10,6 +10,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.selection.problem import MachineResources
@@ -22,18 +23,78 @@ MEASURED = (0.1, 0.9)
 """Shares of the submitted time between which metrics are measured."""
 
 
+class RequestSizes(Protocol):
+    """How much burst buffer jobs ask for that ask for any."""
+
+    def draw(self, rng: random.Random) -> int:
+        """One request in GB, at least 1."""
+
+
+@dataclass(frozen=True)
+class LognormalSizes:
+    """Requests of a lognormal distribution.
+
+    Attributes:
+        median_gb: Median in GB.
+        sigma: Standard deviation of the logarithm.
+        max_gb: Largest request in GB; larger draws are cut to it.
+    """
+
+    median_gb: int
+    sigma: float
+    max_gb: int
+
+    def draw(self, rng: random.Random) -> int:
+        """One request in GB, at least 1."""
+        return min(self.max_gb, max(1, int(rng.lognormvariate(0.0, self.sigma) * self.median_gb)))
+
+
+@dataclass(frozen=True)
+class TwoPartSizes:
+    """Small requests, large ones, and a few of one extreme size.
+
+    Attributes:
+        split_gb: Small requests are log-uniform from 1 GB to this, large ones begin above it.
+        large: Share of the requests that are large.
+        usual_max_gb: Largest request but the extreme ones, in GB.
+        exponent: The density of large requests falls with this power of their size; not 1.
+        extreme_gb: The extreme size in GB.
+        extreme: Share of the requests that have it.
+    """
+
+    split_gb: int
+    large: float
+    usual_max_gb: int
+    exponent: float
+    extreme_gb: int
+    extreme: float
+
+    def draw(self, rng: random.Random) -> int:
+        """One request in GB, at least 1."""
+        kind, place = rng.random(), rng.random()
+        if kind < self.extreme:
+            return self.extreme_gb
+        if kind >= self.large:
+            return max(1, int(self.split_gb**place))
+        power = 1.0 - self.exponent
+        low, high = self.split_gb**power, self.usual_max_gb**power
+        return min(self.usual_max_gb, int((low + place * (high - low)) ** (1.0 / power)) + 1)
+
+
 @dataclass(frozen=True)
 class MachineProfile:
     """A machine and the traits of its jobs.
 
     Attributes:
         nodes: Nodes.
-        burst_buffer_gb: Burst buffer in GB.
+        burst_buffer_gb: Burst buffer in GB that jobs may have, without persistent reservations.
         policy: Base scheduler.
         sizes: Numbers of nodes, each with its weight and the limits in hours that such jobs ask for.
         asking: Share of the jobs that ask for burst buffer.
-        max_gb: Largest request in GB.
+        requests: How much these ask for.
         like_jobs: Mean number of like jobs that are submitted together.
+        originals: How many requests the machine's own log has, of which the paper's recipes draw; 0: they draw of the
+            workload's own requests, or where it has none, of the recipes' distribution.
     """
 
     nodes: int
@@ -41,11 +102,15 @@ class MachineProfile:
     policy: PolicyName
     sizes: Mapping[int, tuple[float, tuple[float, ...]]]
     asking: float
-    max_gb: int
+    requests: RequestSizes
     like_jobs: float
+    originals: int = 0
 
 
+_CORI_GB = 1_800 * _TB
+"""A third of it is reserved persistently, whatever jobs run."""
 _SMALL_LIMITS = (0.33, 0.5, 1.0, 2.0, 3.0, 6.0)
+_CORI_LIMITS = (0.5, 2.0, 6.0, 12.0)
 PROFILES: Mapping[str, MachineProfile] = MappingProxyType(
     {
         "theta": MachineProfile(
@@ -66,25 +131,26 @@ PROFILES: Mapping[str, MachineProfile] = MappingProxyType(
                 4096: (0.2, (1.0, 6.0)),
             },
             0.1718,
-            285 * _TB,
+            LognormalSizes(10 * _TB, 2.2, 285 * _TB),
             3.0,
         ),
         "cori": MachineProfile(
             12_076,
-            1_800 * _TB,
+            _CORI_GB - _CORI_GB // 3,
             PolicyName.EASY,
             {
-                1: (45, (0.5, 2.0, 6.0, 12.0, 24.0)),
-                4: (20, (0.5, 2.0, 6.0, 12.0)),
-                16: (15, (0.5, 2.0, 6.0, 12.0)),
-                64: (10, (0.5, 2.0, 6.0, 12.0)),
-                256: (5, (1.0, 3.0, 6.0)),
-                1024: (2, (1.0, 3.0, 6.0)),
-                4096: (0.4, (1.0, 3.0)),
+                1: (28, _CORI_LIMITS),
+                4: (14, _CORI_LIMITS),
+                16: (13, _CORI_LIMITS),
+                64: (15, _CORI_LIMITS),
+                256: (18, (1.0, 3.0, 6.0, 12.0)),
+                1024: (11, (1.0, 3.0, 6.0, 12.0)),
+                4096: (1.5, (1.0, 3.0, 6.0)),
             },
             0.00618,
-            165 * _TB,
+            TwoPartSizes(_TB, 0.204 / 0.618, 65 * _TB, 0.6, 165 * _TB, 0.0005),
             3.0,
+            originals=16_111,
         ),
     }
 )
@@ -122,6 +188,15 @@ def generate(profile: MachineProfile, jobs: int, load: float, seed: int) -> Batc
     return BatchWorkload(tuple(rows), profile.nodes, resources=resources, measured_s=measured)
 
 
+def original_requests(profile: MachineProfile, seed: int) -> tuple[int, ...]:
+    """As many requests in GB as the machine's own log has; none where the profile says 0.
+
+    A generated workload is so short that it has only a few of its own, and hardly any large one.
+    """
+    rng = random.Random(f"{seed} originals")
+    return tuple(profile.requests.draw(rng) for _ in range(profile.originals))
+
+
 def _like_jobs(profile: MachineProfile, rng: random.Random) -> list[tuple[int, int, int, int, bool]]:
     """Nodes, run time, limit, GB, and whether it is the first of its kind."""
     nodes = rng.choices(list(profile.sizes), [weight for weight, _ in profile.sizes.values()])[0]
@@ -132,6 +207,6 @@ def _like_jobs(profile: MachineProfile, rng: random.Random) -> list[tuple[int, i
     found = []
     for index in range(min(count, 20)):
         share = min(1.0, max(0.003, usual * rng.uniform(0.7, 1.3)))
-        gb = min(profile.max_gb, max(1, int(rng.lognormvariate(0.0, 2.2) * 10 * _TB))) if asks else 0
+        gb = profile.requests.draw(rng) if asks else 0
         found.append((nodes, max(1, int(share * limit_s)), limit_s, gb, index == 0))
     return found

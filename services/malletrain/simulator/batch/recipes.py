@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -39,7 +40,7 @@ _SHARE_AND_LEAST = {
 _SHARE_OF_SMALL = {WorkloadRecipe.S5: 0.8, WorkloadRecipe.S6: 0.5, WorkloadRecipe.S7: 0.2}
 
 
-def derive(workload: BatchWorkload, recipe: WorkloadRecipe, seed: int) -> BatchWorkload:
+def derive(workload: BatchWorkload, recipe: WorkloadRecipe, seed: int, originals: Sequence[int] = ()) -> BatchWorkload:
     """A workload with requests drawn anew.
 
     S1 to S4 draw burst buffer for all jobs: for a share of them from the log's requests above a threshold, or from a
@@ -50,25 +51,29 @@ def derive(workload: BatchWorkload, recipe: WorkloadRecipe, seed: int) -> BatchW
         workload: Jobs and machine, which must have burst buffer.
         recipe: The recipe.
         seed: Of the random numbers.
+        originals: Requests in GB to draw from in place of the log's own; empty: the log's own.
 
     Raises:
         InvalidInputError: the machine has no burst buffer, or less than the recipe's least request.
     """
     rng = random.Random(f"{seed} requests")
+    known = originals or [job.burst_buffer_gb for job in workload.jobs]
     drawn = _with_burst_buffer(
-        workload, *_SHARE_AND_LEAST[recipe if recipe in _SHARE_AND_LEAST else WorkloadRecipe.S2], rng
+        workload, known, *_SHARE_AND_LEAST[recipe if recipe in _SHARE_AND_LEAST else WorkloadRecipe.S2], rng
     )
     if recipe in _SHARE_AND_LEAST:
         return drawn
     return _with_ssd(drawn, _SHARE_OF_SMALL[recipe], random.Random(f"{seed} SSD"))
 
 
-def _with_burst_buffer(workload: BatchWorkload, share: float, min_gb: int, rng: random.Random) -> BatchWorkload:
+def _with_burst_buffer(
+    workload: BatchWorkload, known: Sequence[int], share: float, min_gb: int, rng: random.Random
+) -> BatchWorkload:
     machine = workload.resources
     max_gb = min(_MAX_GB, machine.burst_buffer_gb if machine else 0)
     if machine is None or max_gb <= min_gb:
         raise InvalidInputError("burst_buffer", f"a machine with more than {min_gb} GB, as the recipe asks", max_gb)
-    originals = [job.burst_buffer_gb for job in workload.jobs if min_gb < job.burst_buffer_gb <= max_gb]
+    originals = [gb for gb in known if min_gb < gb <= max_gb]
     jobs = tuple(
         replace(
             job,

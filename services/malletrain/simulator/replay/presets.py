@@ -5,6 +5,10 @@ They stand for work that never ends: who replays them on a trace sets `ReplayOpt
 
 from __future__ import annotations
 
+import random
+from enum import StrEnum
+from itertools import accumulate, repeat
+
 from malletrain.model.scaling import ScalingPoint
 from malletrain.simulator.replay.job_set import ReplayJob, Workload
 
@@ -21,6 +25,7 @@ _THOUSANDS = {
 }
 _SAMPLES = 130e6  # 100 epochs of ImageNet (BFTrainer, section 4.2)
 _SUBMIT_EVERY_S = 36.0
+"""Mean time between submissions; the paper gives none."""
 _UP_S, _DOWN_S = 18.0, 12.0
 """A growth of Elastic Horovod takes about 20 s (BFTrainer, section 2.1), a shrink less."""
 
@@ -28,10 +33,29 @@ MODELS = tuple(_THOUSANDS)
 PRESETS = ("hpo", "imagenet")
 
 
-def preset_jobs(name: str, count: int = 1000) -> tuple[ReplayJob, ...]:
-    """A built-in job set: `hpo`, trials of ShuffleNet (BFTrainer, §5.1), or `imagenet`, seven networks (§5.2)."""
+class ArrivalProcess(StrEnum):
+    """When the jobs of a built-in set are submitted."""
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+
+
+def preset_jobs(
+    name: str, count: int = 1000, arrivals: ArrivalProcess | None = None, seed: int = 0
+) -> tuple[ReplayJob, ...]:
+    """A built-in job set: `hpo`, trials of ShuffleNet (BFTrainer, §5.1), or `imagenet`, seven networks (§5.2).
+
+    Args:
+        name: Which one.
+        count: Number of jobs. Fewer jobs are the first ones of more.
+        arrivals: A Poisson process or fixed distances, both of 36 s on average. None: a Poisson process for `imagenet`,
+            as in the paper, and fixed distances for `hpo`, of which it says nothing.
+        seed: Of the Poisson process.
+    """
     models = ("ShuffleNet",) if name == "hpo" else MODELS
-    return tuple(_job(index, models[index % len(models)]) for index in range(count))
+    chosen = arrivals or (ArrivalProcess.FIXED if name == "hpo" else ArrivalProcess.POISSON)
+    times = _submissions(count, chosen, random.Random(f"{name} arrivals {seed}"))
+    return tuple(_job(index, models[index % len(models)], submit_s) for index, submit_s in enumerate(times))
 
 
 def preset_workload(name: str) -> Workload:
@@ -39,6 +63,16 @@ def preset_workload(name: str) -> Workload:
     return Workload(preset_jobs(name), f"the built-in job set {name}, repeated to the end", repeats=True)
 
 
-def _job(index: int, model: str) -> ReplayJob:
+def _submissions(count: int, arrivals: ArrivalProcess, rng: random.Random) -> list[float]:
+    """Seconds of submissions, the first one at 0."""
+    if count < 1:
+        return []
+    if arrivals is ArrivalProcess.FIXED:
+        return list(accumulate(repeat(_SUBMIT_EVERY_S, count - 1), initial=0.0))
+    gaps = (rng.expovariate(1.0 / _SUBMIT_EVERY_S) for _ in range(count - 1))
+    return list(accumulate(gaps, initial=0.0))
+
+
+def _job(index: int, model: str, submit_s: float) -> ReplayJob:
     curve = tuple(ScalingPoint(n, 1000.0 * rate) for n, rate in zip(_SCALES, _THOUSANDS[model], strict=True))
-    return ReplayJob(f"J{index:05d}", model, index * _SUBMIT_EVERY_S, _UP_S, _DOWN_S, 1, 64, _SAMPLES, curve)
+    return ReplayJob(f"J{index:05d}", model, submit_s, _UP_S, _DOWN_S, 1, 64, _SAMPLES, curve)
