@@ -93,6 +93,15 @@ class MetricLog:
         return encoded
 
 
+def numbers_of(values: Mapping[str, object]) -> dict[str, float]:
+    """Those of a framework's logged values that are finite numbers: it logs texts and figures, too."""
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+
+
 def _checked_step(step: SupportsIndex) -> int:
     number = operator.index(step)
     if not 0 <= number <= _MAX_STEP:
