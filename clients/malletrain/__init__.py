@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from malletrain.api.executor import Executor as AutoExecutor
     from malletrain.api.job import Job, JobList
     from malletrain.api.local import LocalCluster, local
+    from malletrain.api.metric_history import LoggedHistory
     from malletrain.model.job_state import JobState
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "JobState",
     "LimitExceededError",
     "LocalCluster",
+    "LoggedHistory",
     "MalleTrainError",
     "NotFoundError",
     "PermissionDeniedError",
@@ -76,6 +78,7 @@ _PLACES = {
     "JobList": "malletrain.api.job",
     "JobState": "malletrain.model.job_state",
     "LocalCluster": "malletrain.api.local",
+    "LoggedHistory": "malletrain.api.metric_history",
     "connect": "malletrain.api.connection",
     "job": "malletrain.api.connection",
     "jobs": "malletrain.api.connection",

@@ -41,9 +41,10 @@ class RecordingMonitor:
     def __init__(self) -> None:
         self.records: dict[str, dict[int, tuple[float, int, int, int]]] = {}
         self.requests: list[monitor_pb2.ReportRequest] = []
+        self.metrics: dict[int, monitor_pb2.MetricValue] = {}
         self.repeats = 0
         self.pending: list[monitor_pb2.Command] = []
-        self.acknowledges = True
+        self.acknowledges = self.acknowledges_metrics = True
         self.refuses = False
         self.port = 0
         self._lock = threading.Lock()
@@ -91,12 +92,17 @@ class RecordingMonitor:
             newest = self._keep(request)
             commands, self.pending = self.pending, []
             if self.acknowledges:
-                yield monitor_pb2.ReportResponse(acknowledged_sequence=newest, commands=commands)
+                yield monitor_pb2.ReportResponse(
+                    acknowledged_sequence=newest,
+                    commands=commands,
+                    acknowledged_metrics=max(self.metrics, default=0) if self.acknowledges_metrics else 0,
+                )
 
     def _keep(self, request: monitor_pb2.ReportRequest) -> int:
         batch = request.batch
         with self._lock:
             self.requests.append(request)
+            self.metrics.update((value.number, value) for value in request.metric_values)
             known = self.records.setdefault(request.reporter_id, {})
             rows = zip(batch.unix_seconds, batch.samples, batch.positions, batch.workers, strict=True)
             for sequence, row in enumerate(rows, batch.first_sequence):

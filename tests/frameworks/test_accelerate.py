@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from malletrain.client.accelerate import ElasticAccelerator
-from tests.frameworks.interrupting import InterruptedTrainingError, record_reports
+from tests.frameworks.interrupting import InterruptedTrainingError, record_metrics, record_reports
 from tests.frameworks.phases import recorded_phases
 
 pytestmark = pytest.mark.frameworks
@@ -87,6 +87,15 @@ def test_a_step_of_several_passes_is_reported_once(tmp_path: Path, monkeypatch: 
     script.train()
     assert reports == [(8, position) for position in range(8, 65, 8)]
     assert len(script.loader) == 6
+
+
+def test_the_numbers_that_are_logged_have_a_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = record_metrics(monkeypatch, "accelerate")
+    script = Script(tmp_path)
+    script.accelerator.log({"loss": 0.5, "text": "none", "none": float("nan")}, step=7)
+    script.train()
+    assert found[0] == ({"loss": 0.5}, 7)
+    assert [list(metrics) for metrics, _ in found[1:]] == [["weight"]] * EPOCHS
 
 
 def test_the_completed_job_has_the_numbers_that_were_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

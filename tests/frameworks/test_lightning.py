@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from malletrain.client.lightning import MalleTrainCallback
-from tests.frameworks.interrupting import InterruptedTrainingError, record_reports
+from tests.frameworks.interrupting import InterruptedTrainingError, record_metrics, record_reports
 from tests.frameworks.phases import recorded_phases
 
 pytestmark = pytest.mark.frameworks
@@ -139,6 +139,19 @@ def test_a_step_of_several_passes_is_reported_once(tmp_path: Path, monkeypatch: 
     script.train()
     assert reports == [(8, position) for position in range(8, 65, 8)]
     assert script.trainer.global_step == 8
+
+
+def test_its_loss_is_logged_at_the_trainers_interval_and_what_is_validated_after_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = record_metrics(monkeypatch, "lightning")
+    script = Script(tmp_path, accumulate_grad_batches=2)
+    script.trainer.log_every_n_steps = 2
+    script.train()
+    names = [name for metrics, _ in found for name in metrics]
+    assert names.count("train_loss") == 8 // 2
+    assert names.count("loss") == EPOCHS
+    assert all(value > 0 for metrics, _ in found for value in metrics.values())
 
 
 def test_the_completed_job_has_the_metrics_of_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

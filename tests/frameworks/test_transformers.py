@@ -16,7 +16,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
 from malletrain.client.transformers import MalleTrainCallback
-from tests.frameworks.interrupting import InterruptedTrainingError, record_reports
+from tests.frameworks.interrupting import InterruptedTrainingError, record_metrics, record_reports
 from tests.frameworks.phases import recorded_phases
 
 pytestmark = pytest.mark.frameworks
@@ -65,9 +65,10 @@ def trainer_of(folder: Path, rates: Rates, elastic: dict[str, Any], **arguments:
         "learning_rate": 0.1,
         "warmup_steps": 4,
         "optim": "adamw_torch",
+        "logging_steps": 1,
         **arguments,
     }
-    quiet = {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "use_cpu": True, "logging_steps": 1}
+    quiet = {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "use_cpu": True}
     torch.manual_seed(0)
     trainer = Trainer(Line(), TrainingArguments(str(folder / "out"), **quiet, **given), train_dataset=data)
     rates.elastic = MalleTrainCallback(
@@ -91,6 +92,16 @@ def test_a_step_of_several_passes_is_reported_once(tmp_path: Path, monkeypatch: 
     assert trainer.state.global_step == trainer.state.max_steps == math.ceil(3 * SIZE / 8)
     assert trainer.state.epoch == 64 / SIZE
     assert trainer.args.max_steps == -1
+
+
+def test_what_the_trainer_logs_has_a_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = record_metrics(monkeypatch, "transformers")
+    trainer = trainer_of(tmp_path, Rates(), {}, logging_steps=5)
+    trainer.train()
+    losses = [metrics["loss"] for metrics, _ in found if "loss" in metrics]
+    assert losses == [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    assert len(losses) == math.ceil(3 * SIZE / 4) // 5
+    assert {step for _, step in found} == {None}
 
 
 def test_steps_of_the_arguments_are_those_of_the_reference_batch(tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, overload
 
 from malletrain.api.errors import translated
+from malletrain.api.metric_history import LoggedHistory, history_of
 from malletrain.api.tables import facts_html, table_html, table_text
 from malletrain.caller.following import followed_log, log_lines
+from malletrain.caller.metric_histories import metric_histories
 from malletrain.caller.stubs import DEADLINE_SECONDS
 from malletrain.model.job_state import JobState
-from malletrain.runtime.errors import MalleTrainError, UnavailableError
+from malletrain.runtime.errors import MalleTrainError, NotFoundError, UnavailableError
 from malletrain.runtime.messages import job_state_of, unix_seconds
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 
@@ -126,8 +128,34 @@ class Job:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What its trainer has reported at its end, e.g. `{"accuracy": 0.97}`."""
+        """What its trainer has reported at its end, e.g. `{"accuracy": 0.97}`; see `metric_history` for its course."""
         return dict(self.refresh()._message.metrics)
+
+    def metric_history(self, name: str) -> LoggedHistory:
+        """What its script has logged of one metric so far, e.g. `job.metric_history("loss").values`.
+
+        Raises:
+            NotFoundError: it has logged no metric of this name.
+            PermissionDeniedError: the caller is neither its owner nor an operator.
+            UnavailableError: Monitor does not answer.
+        """
+        found = self._histories([name])
+        if not found:
+            raise NotFoundError(f"{self.id} has logged no metric {name!r}")
+        return found[0]
+
+    def metric_histories(self) -> dict[str, LoggedHistory]:
+        """What its script has logged so far, by metric.
+
+        Raises:
+            PermissionDeniedError: the caller is neither its owner nor an operator.
+            UnavailableError: Monitor does not answer.
+        """
+        return {found.name: found for found in self._histories(())}
+
+    def _histories(self, names: Sequence[str]) -> list[LoggedHistory]:
+        with translated():
+            return [history_of(found) for found in metric_histories(self._connection.stubs, self.id, names)]
 
     def refresh(self) -> Job:
         """Ask JobManager for it anew, unless it is known to have ended; returns the job itself.

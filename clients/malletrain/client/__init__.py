@@ -17,6 +17,7 @@ from malletrain.client.session import Client
 _client = Client()
 
 report = _client.report
+log_metrics = _client.log_metrics
 commands = _client.commands
 should_commit = _client.should_commit
 should_stop = _client.should_stop
@@ -36,6 +37,7 @@ __all__ = [
     "current_job",
     "done",
     "install_signal_handler",
+    "log_metrics",
     "note_save",
     "phase",
     "refresh",

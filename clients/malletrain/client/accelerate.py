@@ -26,9 +26,10 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from torch.utils.data import DataLoader
 
-from malletrain.client import phase
+from malletrain.client import log_metrics, phase
 from malletrain.client.extra_state import Stateful
 from malletrain.client.framework_training import FrameworkTraining, LoaderPlan, TrainingOptions
+from malletrain.client.metric_log import numbers_of
 from malletrain.client.phases import EVALUATE, SAVE
 from malletrain.client.sampling import EpochBatches
 
@@ -132,7 +133,8 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate is no
         self.or_save(super().backward)(loss * training.pass_factor(), **options)
 
     def log(self, values: Mapping[str, Any], *arguments: Any, **options: Any) -> None:
-        """As `Accelerator.log`; the last numbers become metrics of the completed job."""
+        """As `Accelerator.log`; numbers are logged by `log_metrics`, too, and the last become metrics of the job."""
+        log_metrics(numbers_of(values), arguments[0] if arguments else options.get("step"))
         self._metrics |= {name: value for name, value in values.items() if isinstance(value, int | float)}
         super().log(values, *arguments, **options)
 

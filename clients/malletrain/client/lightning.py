@@ -18,12 +18,15 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import DataLoader
 
-from malletrain.client import install_signal_handler, phase
+from malletrain.client import install_signal_handler, log_metrics, phase
 from malletrain.client.extra_state import Stateful
 from malletrain.client.framework_training import FrameworkTraining, LoaderPlan, TrainingOptions
+from malletrain.client.metric_log import numbers_of
 from malletrain.client.phases import EVALUATE, SAVE
 from malletrain.client.sampling import EpochBatches
 from malletrain.client.schedules import is_schedule
+
+_TRAIN_LOSS = "train_loss"
 
 
 class MalleTrainCallback(Callback):  # type: ignore[misc]  # Lightning is not installed where types are checked.
@@ -53,6 +56,7 @@ class MalleTrainCallback(Callback):  # type: ignore[misc]  # Lightning is not in
         self.loader = self._plan.loader(EpochBatches(lambda: self._started))
         self._registered: dict[str, Stateful] = {}
         self._validation = phase(EVALUATE)
+        self._logged_step = 0
 
     @property
     def trainer_options(self) -> dict[str, Any]:
@@ -130,16 +134,24 @@ class MalleTrainCallback(Callback):  # type: ignore[misc]  # Lightning is not in
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count the pass."""
+        """Count the pass, and log its loss at the trainer's own interval."""
         self._started.passed()
+        step, every = trainer.global_step, trainer.log_every_n_steps
+        if step != self._logged_step and every and step % every == 0 and isinstance(outputs, dict):
+            self._logged_step = step
+            # Lightning has divided it by the passes of a step.
+            log_metrics({_TRAIN_LOSS: outputs["loss"] * trainer.accumulate_grad_batches})
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """No batches are trained from here on."""
         self._validation.__enter__()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """They are again."""
+        """They are again. What the module has logged by now is logged."""
         self._validation.__exit__(None, None, None)
+        if not trainer.sanity_checking:
+            found = {name: float(value) for name, value in trainer.callback_metrics.items() if name != _TRAIN_LOSS}
+            log_metrics(numbers_of(found))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Save the state if another worker is lost."""

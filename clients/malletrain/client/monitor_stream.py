@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import grpc
 
+from malletrain.client.metric_ring import NO_STEP, RingMetric
 from malletrain.client.own_times import WorkerTimes
 from malletrain.client.ring import RingRecord
 from malletrain.common import environment as env
@@ -103,6 +104,7 @@ class MonitorStream:
         phase: monitor_pb2.PhaseReport | None = None,
         phases_ns: Mapping[int, int] = MappingProxyType({}),
         worker_times: Sequence[WorkerTimes] = (),
+        metrics: Sequence[RingMetric] = (),
     ) -> None:
         """Send records without waiting.
 
@@ -115,6 +117,7 @@ class MonitorStream:
             phase: The phase that the trainer is in; None: none.
             phases_ns: How long it was in phases in the step of a record, by sequence number; 0 where there is none.
             worker_times: What workers have told of their steps.
+            metrics: What the script has logged.
         """
         request = monitor_pb2.ReportRequest(
             job_id=identity.job_id,
@@ -126,6 +129,7 @@ class MonitorStream:
             saves=saves,
             phase=phase,
             worker_times=[monitor_pb2.WorkerTimes(**times._asdict()) for times in worker_times],
+            metric_values=map(_metric_message, metrics),
         )
         if records:
             batch = request.batch
@@ -158,6 +162,16 @@ class MonitorStream:
         else:
             self._events.put(StreamEnded(self, False, "ended by Monitor"))
         self._outgoing.put(None)
+
+
+def _metric_message(metric: RingMetric) -> monitor_pb2.MetricValue:
+    return monitor_pb2.MetricValue(
+        name=metric.name,
+        number=metric.number,
+        unix_seconds=metric.unix_ns / 1e9,
+        step=None if metric.step == NO_STEP else metric.step,
+        value=metric.value,
+    )
 
 
 def read_job_token(path: Path | None) -> str:

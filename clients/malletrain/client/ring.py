@@ -36,7 +36,7 @@ MAGIC, SLOTS, CLOSED = 0, 1, 2
 FEED_RECEIVED, FEED_PREPARED, FEED_NANOSECONDS, FEED_PROCESSES = 8, 9, 10, 11
 SAVES, SAVE_FAILURES, SAVE_ERROR = 12, 13, 14
 """Saves of checkpoints that were tried, how many have failed since one succeeded, and errno of the newest; 0: other."""
-FLOOR, DROPPED, COMMANDS, STOPS = 16, 17, 18, 19
+FLOOR, DROPPED, COMMANDS, STOPS, METRICS_TAKEN = 16, 17, 18, 19, 20
 
 COMMAND_OFFSET = 256
 COMMAND_SLOTS = 64
@@ -46,6 +46,10 @@ RECORD_OFFSET = COMMAND_OFFSET + COMMAND_SLOTS * COMMAND_SIZE
 PHASE_SLOTS = 64
 PHASE = struct.Struct("qqq32sq")
 """A phase: number from 1, nanoseconds since the epoch of its begin and end (0: it lasts), name, sum of these."""
+
+METRIC_SLOTS = 1024
+METRIC_SIZE = 104
+"""Of what a script has logged; see `metric_ring.py`."""
 
 _MAGIC_WORD = 0x4D616C6C65743031
 """In ASCII `Mallet01`: a ring, and the version of its layout. Trainer and sidecar may be of different versions."""
@@ -119,6 +123,11 @@ class Ring:
         """Where the records end, in bytes; phases follow."""
         return RECORD_OFFSET + (self.words[SLOTS] << RECORD_SHIFT)
 
+    @property
+    def end_of_phases(self) -> int:
+        """Where the phases end, in bytes; logged values follow."""
+        return self.end_of_records + PHASE_SLOTS * PHASE.size
+
     def close(self) -> None:
         """Unmap it and close its file."""
         self.words.release()
@@ -140,7 +149,8 @@ def create_ring(capacity: int = CAPACITY) -> Ring:
         raise ValueError(f"capacity: expected a power of two of at least 4, got {capacity}")
     fd = _anonymous_file()
     try:
-        os.ftruncate(fd, RECORD_OFFSET + (capacity << RECORD_SHIFT) + PHASE_SLOTS * PHASE.size)
+        records, phases, metrics = capacity << RECORD_SHIFT, PHASE_SLOTS * PHASE.size, METRIC_SLOTS * METRIC_SIZE
+        os.ftruncate(fd, RECORD_OFFSET + records + phases + metrics)
         ring = Ring(fd)
     except BaseException:
         os.close(fd)

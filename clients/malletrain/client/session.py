@@ -13,6 +13,7 @@ from malletrain.client.commands import Command, commands_after
 from malletrain.client.commit_interval import EVERY_SECONDS, CommitInterval
 from malletrain.client.completion import write_completion
 from malletrain.client.job_context import HOROVOD_MODULES, JobContext, read_job, read_rank
+from malletrain.client.metric_log import MetricLog
 from malletrain.client.phases import DeclaredPhase, Phases
 from malletrain.client.reporting import make_report, new_reporter_id
 from malletrain.client.ring import (
@@ -59,6 +60,7 @@ class Client:
 
     Attributes:
         report: The function for the training loop.
+        log_metrics: The function for what the training comes to, e.g. its loss.
     """
 
     def __init__(
@@ -96,6 +98,8 @@ class Client:
         self._step_times = StepTimesTeller(environ, modules)
         self.report, self._expire = make_report(self, clock)
         self._phases = Phases(self._ring_for_phases, clock, self._warnings)
+        self._metrics = MetricLog(self._ring_for_metrics, clock, self._warnings)
+        self.log_metrics = self._metrics.log
         os.register_at_fork(after_in_child=self._after_fork)
 
     @property
@@ -274,6 +278,13 @@ class Client:
             self.check(now)
         return self._ring
 
+    def _ring_for_metrics(self) -> Ring | None:
+        """The ring; None in other processes than rank 0's, which look again once a second."""
+        now = self._clock()
+        if not 0 <= now - self._checked_ns < _FULL_CHECK_NS:
+            self.check(now)
+        return self._ring
+
     def _begin(self) -> None:
         process = self._modules.get("multiprocessing.process")
         if process is not None and process.current_process().daemon:
@@ -313,3 +324,4 @@ class Client:
             os.close(self._ring.fd)
         self._ring = self._sidecar = None
         self._phases.forget()
+        self._metrics.forget()

@@ -7,6 +7,7 @@ trainer has ended.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -19,6 +20,8 @@ from queue import Empty, SimpleQueue
 import grpc
 
 from malletrain.client.commands import Command, CommandType, put_command
+from malletrain.client.metric_outbox import MetricOutbox
+from malletrain.client.metric_ring import MetricReader
 from malletrain.client.monitor_stream import (
     MonitorStream,
     ReporterIdentity,
@@ -38,6 +41,7 @@ from malletrain.client.ring import (
     FEED_PROCESSES,
     FEED_RECEIVED,
     FLOOR,
+    METRICS_TAKEN,
     SAVE_ERROR,
     SAVE_FAILURES,
     SAVES,
@@ -57,6 +61,8 @@ from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 _POLL_SECONDS = 0.05
 _KEEP_ALIVE_SECONDS = 1.0
 _ACKNOWLEDGEMENT_SECONDS = 10.0
+_METRICS_SECONDS = 1.0
+"""Least time between two messages with logged values: each of them is a row of Monitor's database."""
 _ENDING_SECONDS = 3.0
 _FIRST_PAUSE_SECONDS = 0.1
 _MAX_PAUSE_SECONDS = 2.0
@@ -107,6 +113,9 @@ class Sidecar:
         self._outbox = Outbox(ring.words[FLOOR], ring.words[DROPPED])
         self._reader = RingReader(ring.words, after=self._outbox.floor)
         self._phase_reader = PhaseReader(ring)
+        self._metric_reader = MetricReader(ring)
+        self._metrics = MetricOutbox(ring.words[METRICS_TAKEN])
+        self._metrics_at = -math.inf
         self._phases = PhaseTimes()
         self._step_times = step_times or StepTimesReader(None)
         self._told_phase = ""
@@ -126,7 +135,7 @@ class Sidecar:
             if end_at is None and (over or self.asked_to_end):
                 end_at = now + _ENDING_SECONDS
             self._turn(now, final=over)
-            if end_at is not None and (now >= end_at or (over and not self._outbox)):
+            if end_at is not None and (now >= end_at or (over and not self._outbox and not self._metrics)):
                 break
             self._wait()
         if self._outbox:
@@ -139,13 +148,15 @@ class Sidecar:
         self._phases.see(self._phase_reader.read())
         self._phases.take(records, self._outbox.floor)
         self._outbox.add(records, lost)
+        self._metrics.add(self._metric_reader.read())
         if records:
             self._step_times.look(records[-1].workers, now)
         if self._stream is None and now >= self._connect_at:
             self._connect(now)
         if self._stream is not None:
             self._send(self._stream, now, final)
-            if final and self._finished is not self._stream and not self._outbox.waiting:
+            waits = self._outbox.waiting or self._metrics.may_send
+            if final and self._finished is not self._stream and not waits:
                 self._finished = self._stream
                 self._stream.finish()
             if self._outbox.in_flight and now - self._progress_at > _ACKNOWLEDGEMENT_SECONDS:
@@ -170,14 +181,17 @@ class Sidecar:
                 self._backoff.succeed()
                 self._progress_at = now
                 self._outbox.acknowledge(response.acknowledged_sequence)
+                self._metrics.acknowledge(response.acknowledged_metrics)
                 for command in response.commands:
                     self._deliver(command)
             case StreamEnded(refused=False) if event.stream is self._finished and not self._outbox:
+                self._metrics.clear()  # a Monitor of an earlier version acknowledges none
                 return  # as it was asked to
             case StreamEnded(refused=refused, reason=reason):
                 if refused:
                     _log(f"Monitor refused {self._outbox.in_flight} records: {reason}")
                     self._outbox.refuse()
+                    self._metrics.refuse()
                 self._disconnect(now, reason)
 
     def _connect(self, now: float) -> None:
@@ -191,6 +205,7 @@ class Sidecar:
             self._stream.close()
         self._stream = None
         self._outbox.rewind()
+        self._metrics.rewind()
         if not self._backoff.active:
             _log(f"the stream to Monitor is lost, trying again: {reason}")
         self._connect_at = now + self._backoff.fail()
@@ -198,6 +213,9 @@ class Sidecar:
     def _send(self, stream: MonitorStream, now: float, final: bool) -> None:
         if (final or self._outbox.is_due(now - self._batch_at)) and self._send_batches(stream, now):
             self._batch_at = now
+        elif final and self._metrics.may_send:
+            self._metrics_at = -math.inf
+            self._post(stream, [], now)
         elif now - self._sent_at >= _KEEP_ALIVE_SECONDS or self._present_phase().name != self._told_phase:
             self._post(stream, [], now)
 
@@ -217,7 +235,11 @@ class Sidecar:
         phase, feed, saves = self._present_phase(), feed_report(self._ring), save_report(self._ring)
         present = phase if phase.name else None
         told = self._step_times.take()
-        stream.send(self._identity, records, self._outbox.dropped, feed, saves, present, self._phases.in_steps, told)
+        values = self._metrics.take() if now - self._metrics_at >= _METRICS_SECONDS else ()
+        if values:
+            self._metrics_at = now
+        phases = self._phases.in_steps
+        stream.send(self._identity, records, self._outbox.dropped, feed, saves, present, phases, told, values)
         self._sent_at, self._told_phase = now, phase.name
 
     def _present_phase(self) -> monitor_pb2.PhaseReport:
@@ -239,6 +261,7 @@ class Sidecar:
         """Write to the ring what another sidecar needs to continue."""
         self._ring.words[DROPPED] = self._outbox.dropped
         self._ring.words[FLOOR] = self._outbox.floor
+        self._ring.words[METRICS_TAKEN] = self._metrics.floor
 
 
 def feed_report(ring: Ring) -> monitor_pb2.FeedReport | None:

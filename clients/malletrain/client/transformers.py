@@ -21,9 +21,10 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from malletrain.client import phase
+from malletrain.client import log_metrics, phase
 from malletrain.client.extra_state import Stateful
 from malletrain.client.framework_training import FrameworkTraining, LoaderPlan, TrainingOptions
+from malletrain.client.metric_log import numbers_of
 from malletrain.client.phases import EVALUATE, SAVE
 from malletrain.client.sampling import EpochBatches
 from malletrain.client.schedules import is_schedule
@@ -113,6 +114,17 @@ class MalleTrainCallback(TrainerCallback):  # type: ignore[misc]  # Transformers
         size = self._started.order.size
         if before // size != self._started.samples // size:
             control.should_epoch_stop = True
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **others: Any,
+    ) -> None:
+        """Log the same numbers by `log_metrics`, at the samples done: steps differ in size."""
+        log_metrics(numbers_of(logs or {}))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any

@@ -59,6 +59,10 @@ class ReportBudget:
             self._owners = {}
         self._owners.update(owners)
 
+    def owner_of(self, job_id: str) -> str:
+        """Who submitted a job; empty: not known."""
+        return self._owners.get(job_id, "")
+
     def open(self, job_id: str) -> None:
         """Count a stream of a job.
 

@@ -28,7 +28,7 @@ class ReportStream:
         self.job_id = ""
         self.reporter_id = ""
         self.counted = False
-        self._acknowledged = 0
+        self._acknowledged = self._metrics = 0
         self._told = 0
         self._commands: deque[monitor_pb2.Command] = deque(maxlen=MAX_COMMANDS)
         self._ended = False
@@ -51,9 +51,10 @@ class ReportStream:
                 raise InvalidInputError(name, f"that of the stream's first message ({known!r})", got)
         return False
 
-    def acknowledge(self, sequence: int) -> None:
-        """Tell the reporter that all records up to this sequence number are stored."""
+    def acknowledge(self, sequence: int, metrics: int = 0) -> None:
+        """Tell the reporter that all records up to this sequence number are stored, and values up to this number."""
         self._acknowledged, self._told = sequence, -1
+        self._metrics = max(self._metrics, metrics)
         self._news.set()
 
     def command(self, command: monitor_pb2.Command) -> None:
@@ -75,7 +76,9 @@ class ReportStream:
             await self._news.wait()
         commands, self._told = list(self._commands), self._acknowledged
         self._commands.clear()
-        return monitor_pb2.ReportResponse(acknowledged_sequence=self._acknowledged, commands=commands)
+        return monitor_pb2.ReportResponse(
+            acknowledged_sequence=self._acknowledged, commands=commands, acknowledged_metrics=self._metrics
+        )
 
 
 @dataclass(frozen=True, slots=True)

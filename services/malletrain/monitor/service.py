@@ -37,6 +37,15 @@ from malletrain.monitor.settings import MonitorSettings
 from malletrain.monitor.store import MonitorStore
 from malletrain.monitor.stragglers.judging import WorkerTime
 from malletrain.monitor.stragglers.slow_nodes import StragglerBook
+from malletrain.monitor.training_metrics.history import LoggedValue
+from malletrain.monitor.training_metrics.steps import with_steps
+from malletrain.monitor.training_metrics.store import LoggedBatch, newest_values
+from malletrain.monitor.training_metrics.wire import (
+    PAGE_SIZE,
+    check_history_request,
+    history_response,
+    parse_metric_values,
+)
 from malletrain.monitor.wire import (
     commands_of,
     listed_scaling_message,
@@ -50,6 +59,7 @@ from malletrain.monitor.wire import (
 from malletrain.runtime.access.certificate_renewal import CertificateRenewal
 from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.access.identity import Identity, current_caller, require_job
+from malletrain.runtime.access.ownership import require_owner
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.migrating import open_database
@@ -119,10 +129,32 @@ class _Acknowledgement(NamedTuple):
     Attributes:
         sequence: Its records up to this sequence number are stored.
         ended: Whether it has ended its side, and is told nothing after that.
+        metrics: Its logged values up to this number are stored.
     """
 
     sequence: int
     ended: bool
+    metrics: int = 0
+
+    def followed_by(self, later: _Acknowledgement) -> _Acknowledgement:
+        """Both as one."""
+        return _Acknowledgement(later.sequence, later.ended or self.ended, max(self.metrics, later.metrics))
+
+
+class _Received(NamedTuple):
+    """What a reporter has sent.
+
+    Attributes:
+        stream: The reporter's stream.
+        batch: Its batches; None: it has ended its side.
+        size: Bytes that the message takes of the budget.
+        values: What its script has logged.
+    """
+
+    stream: ReportStream
+    batch: ReportedBatch | None
+    size: int = 0
+    values: tuple[LoggedValue, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,19 +165,23 @@ class _WriteBatch:
         jobs: Jobs as they are now, by identifier.
         forgotten: Jobs of which all rows go before that.
         acknowledgements: What reporters are told.
+        metrics: What scripts have logged, oldest first.
     """
 
     jobs: Mapping[str, StoredJob] = field(default_factory=dict)
     forgotten: frozenset[str] = frozenset()
     acknowledgements: Mapping[ReportStream, _Acknowledgement] = field(default_factory=dict)
+    metrics: tuple[LoggedBatch, ...] = ()
 
     def followed_by(self, later: _WriteBatch) -> _WriteBatch:
         """Both as one."""
         kept = {job_id: job for job_id, job in self.jobs.items() if job_id not in later.forgotten}
         told = dict(self.acknowledgements)
-        for stream, (sequence, ended) in later.acknowledgements.items():
-            told[stream] = _Acknowledgement(sequence, ended or (stream in told and told[stream].ended))
-        return _WriteBatch(kept | dict(later.jobs), self.forgotten | later.forgotten, told)
+        for stream, fresh in later.acknowledgements.items():
+            told[stream] = told[stream].followed_by(fresh) if stream in told else fresh
+        metrics = (*(batch for batch in self.metrics if batch.job_id not in later.forgotten), *later.metrics)
+        forgotten = self.forgotten | later.forgotten
+        return _WriteBatch(kept | dict(later.jobs), forgotten, told, newest_values(metrics))
 
 
 class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
@@ -180,7 +216,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         self._recorder = recorder
         self._machine = MonitorMachine(JobTrackers(section.options(), store.load(), clock.monotonic()))
         self._router = CommandRouter(section.command_seconds, new_id)
-        self._inbox: asyncio.Queue[tuple[ReportStream, ReportedBatch | None, int]] = asyncio.Queue(_INBOX_MESSAGES)
+        self._inbox: asyncio.Queue[_Received] = asyncio.Queue(_INBOX_MESSAGES)
         self._budget = ReportBudget()
         self._stragglers = StragglerBook(section.straggler_options())
         self._reporter_ended = asyncio.Event()
@@ -299,6 +335,22 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         return monitor_pb2.ListSlowNodesResponse(nodes=nodes)
 
     @override
+    async def GetMetricHistory(
+        self, request: monitor_pb2.GetMetricHistoryRequest, context: Any
+    ) -> monitor_pb2.GetMetricHistoryResponse:
+        """What a job's script has logged; nothing where it has logged nothing, and of jobs that are not known."""
+        del context
+        check_history_request(request)
+        caller, job_id, store = current_caller(), request.job_id, self._store.metrics
+        owner: str | None = self._budget.owner_of(job_id)
+        if not owner and (owner := await asyncio.to_thread(store.owner, job_id)) is None:
+            return monitor_pb2.GetMetricHistoryResponse()
+        require_owner(caller, owner, job_id, "see its metrics")
+        limit = request.page_size or PAGE_SIZE
+        found = await asyncio.to_thread(store.read, job_id, frozenset(request.names), request.page_token, limit)
+        return history_response(found, request.max_points)
+
+    @override
     async def SendCommand(
         self, request: monitor_pb2.SendCommandRequest, context: Any
     ) -> monitor_pb2.SendCommandResponse:
@@ -337,17 +389,18 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             await self._budget.take(request.job_id, size)
             try:
                 batch, worker_times = parse_report(request), parse_worker_times(request)
+                values = parse_metric_values(request)
                 if stream.identify(batch):
                     self._budget.open(batch.job_id)
                     stream.counted = True
                     self._router.join(stream, self._clock.monotonic())
                 if worker_times:
                     self._compare_workers(batch.job_id, worker_times)
-                await self._inbox.put((stream, batch, size))
+                await self._inbox.put(_Received(stream, batch, size, values))
             except BaseException:
                 self._budget.give_back(request.job_id, size)
                 raise
-        await self._inbox.put((stream, None, 0))
+        await self._inbox.put(_Received(stream, None))
         self._reporter_ended.set()
 
     def _compare_workers(self, job_id: str, told: Sequence[WorkerTime]) -> None:
@@ -428,19 +481,41 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         Returns:
             Number of reporters that got an acknowledgement.
         """
-        streams: dict[ReportStream, bool] = {}
-        batches = []
+        received = []
         while not self._inbox.empty():
-            stream, batch, size = self._inbox.get_nowait()
-            streams[stream] = streams.get(stream, False) or batch is None
-            if batch is not None:
-                self._budget.give_back(batch.job_id, size)
-                batches.append(batch)
-        if streams:
-            self._apply(BatchesReported(tuple(batches)), streams)
+            received.append(self._inbox.get_nowait())
+            if received[-1].batch is not None:
+                self._budget.give_back(received[-1].batch.job_id, received[-1].size)
+        if received:
+            streams: dict[ReportStream, bool] = {}
+            for entry in received:
+                streams[entry.stream] = streams.get(entry.stream, False) or entry.batch is None
+            self._apply(BatchesReported(tuple(entry.batch for entry in received if entry.batch is not None)), streams)
+            self._add_metrics(received)
         await self._changes.flush()
         acknowledged, self._acknowledged = self._acknowledged, 0
         return acknowledged
+
+    def _add_metrics(self, received: Sequence[_Received]) -> None:
+        """Have stored what scripts have logged: once the batches are counted, since these tell the steps."""
+        logged: dict[ReportStream, tuple[list[ReportedBatch], list[LoggedValue]]] = {}
+        for entry in received:
+            batches, values = logged.setdefault(entry.stream, ([], []))
+            if entry.batch is not None:
+                batches.append(entry.batch)
+                values.extend(entry.values)
+        metrics, told = [], {}
+        for stream, (batches, values) in logged.items():
+            if not values:
+                continue
+            tracker = self._machine.trackers.find(stream.job_id)
+            numbered = with_steps(values, batches, tracker.progress.samples if tracker else 0)
+            owner = self._budget.owner_of(stream.job_id)
+            metrics.append(LoggedBatch(stream.job_id, owner, stream.reporter_id, numbered))
+            sequence = self._machine.trackers.sequence(stream.job_id, stream.reporter_id)
+            told[stream] = _Acknowledgement(sequence, False, values[-1].number)
+        if metrics:
+            self._changes.add(_WriteBatch(acknowledgements=told, metrics=tuple(metrics)))
 
     def _write(self, batch: _WriteBatch) -> None:
         """Store a batch; in a thread."""
@@ -450,10 +525,12 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             begin = self._clock.monotonic()
             self._store.write(batch.jobs.values())
             self._metrics.stored(self._clock.monotonic() - begin)
+        if batch.metrics:
+            self._store.metrics.add(batch.metrics)
 
     def _acknowledge(self, batch: _WriteBatch) -> None:
-        for stream, (sequence, ended) in batch.acknowledgements.items():
-            stream.acknowledge(sequence)
+        for stream, (sequence, ended, metrics) in batch.acknowledgements.items():
+            stream.acknowledge(sequence, metrics)
             if ended:
                 stream.end()
         self._acknowledged += len(batch.acknowledgements)

@@ -13,7 +13,6 @@ from sqlalchemy import (
     Engine,
     Float,
     Integer,
-    MetaData,
     RowMapping,
     String,
     Table,
@@ -27,9 +26,10 @@ from malletrain.monitor.machine.progress import JobProgress, ReporterState
 from malletrain.monitor.machine.stalls import MeasuredRescale
 from malletrain.monitor.machine.throughput import MeasuredPoint
 from malletrain.monitor.machine.trackers import StoredJob
+from malletrain.monitor.training_metrics.store import METADATA, MetricStore
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 
-METADATA = MetaData()
+__all__ = ["METADATA", "MonitorStore"]
 
 _JOBS = Table(
     "monitor_jobs",
@@ -90,11 +90,16 @@ Rows = dict[str, dict[tuple[Any, ...], Row]]
 
 
 class MonitorStore:
-    """Stores trackers. Only rows that have changed are written."""
+    """Stores trackers. Only rows that have changed are written.
+
+    Attributes:
+        metrics: What scripts have logged of their trainings, in the same database.
+    """
 
     def __init__(self, engine: Engine) -> None:
         """Use the tables of a database, which are there: see `malletrain.runtime.database.migrating`."""
         self._engine = engine
+        self.metrics = MetricStore(engine)
         self._written: dict[str, Rows] = {}
         self._unsure = False
 
@@ -134,6 +139,7 @@ class MonitorStore:
         with self._engine.begin() as connection:
             for table in _TABLES:
                 connection.execute(delete(table).where(table.c.job_id.in_(job_ids)))
+            self.metrics.forget(connection, job_ids)
         for job_id in job_ids:
             self._written.pop(job_id, None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from malletrain.caller.dependencies import dependencies_in_words
 from malletrain.caller.job_array import in_words
 from malletrain.caller.job_file import job_file_text
+from malletrain.caller.metric_histories import visible_histories
 from malletrain.cli.jobs.job_output import (
     LABEL_CELLS,
     event_dict,
@@ -22,6 +24,7 @@ from malletrain.cli.jobs.job_output import (
     saves_in_words,
     slow_workers_in_words,
 )
+from malletrain.cli.jobs.metrics import SPARKLINE_POINTS, history_facts
 from malletrain.cli.jobs.naming import JobArgument, job_of
 from malletrain.cli.jobs.needs import needs_in_words
 from malletrain.cli.jobs.outlook import ask, eta_in_words, lost_in_words, outlook, outlook_dict, samples_in_words
@@ -76,16 +79,17 @@ def job(
             monitor_pb2.GetProgressRequest(job_ids=[job_id]), timeout=DEADLINE_SECONDS
         ).progress
         seen = outlook(found, ask(stubs, [found]))
+        histories = visible_histories(stubs, job_id, SPARKLINE_POINTS)
         topology = "" if as_json else topology_in_words(stubs, found)
     if as_json:
         entry = job_dict(found) | {"outlook": outlook_dict(seen)}
         entry["progress"] = to_dict(progress[0]) if progress else None
+        entry["loggedMetrics"] = {history.name: to_dict(history.points[-1]) for history in histories}
         entry["events"] = [event_dict(event) for event in events]
         print_json(entry)
         return
-    _print_facts(
-        found, progress[0] if progress else monitor_pb2.Progress(), weight_in_words(found, owners), seen, topology
-    )
+    reported = progress[0] if progress else monitor_pb2.Progress()
+    _print_facts(found, reported, weight_in_words(found, owners), seen, topology, histories)
     rows = [
         (
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_seconds)),
@@ -116,7 +120,12 @@ def _events(stubs: ServiceStubs, job_id: str) -> list[job_manager_pb2.JobEvent]:
 
 
 def _print_facts(
-    found: resources_pb2.Job, progress: monitor_pb2.Progress, weight: str, seen: Outlook, topology: str
+    found: resources_pb2.Job,
+    progress: monitor_pb2.Progress,
+    weight: str,
+    seen: Outlook,
+    topology: str,
+    histories: Sequence[monitor_pb2.MetricHistory],
 ) -> None:
     now, phase = time.time(), progress.phase
     facts = {
@@ -155,10 +164,11 @@ def _print_facts(
         facts["supervisor"] = f"of version {found.supervisor_version}"
     if found.HasField("end_time"):
         facts["took"] = duration(unix_seconds(found.end_time) - unix_seconds(found.create_time))
+    facts |= history_facts(histories, tuple(facts))
     facts |= metric_facts(found.metrics, facts)
     console = open_console(soft_wrap=True)
     for label, value in facts.items():
-        console.print(f"[bold]{label:>{LABEL_CELLS - 2}}[/]  ", end="")
+        console.print(f"{label:>{LABEL_CELLS - 2}}  ", style="bold", markup=False, highlight=False, end="")
         console.print(value, markup=False, highlight=False)
 
 

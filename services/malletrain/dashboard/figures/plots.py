@@ -288,6 +288,24 @@ def rate_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any
     return plot
 
 
+def metric_figure(
+    number: int, metric: str, x_range: Any, source: ColumnDataSource, marks: ColumnDataSource, colours: Colours
+) -> Any:
+    """What a script has logged of one metric over time, with vertical lines where its scale changed."""
+    plot = empty(f"metric-{number}", x_range, 220, metric)
+    plot.vspan(x="time", source=marks, line_color="colour", line_dash="dashed", line_width=1.5)
+    plot.varea(x="time", y1="least", y2="most", source=source, fill_color=colours.first, fill_alpha=0.2)
+    dots = _line(plot, source, "time", "value", color=colours.first, size=4)
+    plot.add_tools(
+        HoverTool(
+            renderers=[dots],
+            tooltips=[("step", "@step{0,0}"), ("value", "@value"), ("at", "@time{%F %T}"), ("values", "@values")],
+            formatters={"@time": "datetime"},
+        )
+    )
+    return plot
+
+
 def plain(name: str, height: int, x_label: str, y_label: str, **options: Any) -> Any:
     """A figure that is not over time."""
     plot = figure(

@@ -13,7 +13,14 @@ from malletrain.observer import intake
 from malletrain.observer.facts import CurveFact
 from malletrain.observer.watching import Watcher
 from malletrain.runtime.channel import DEADLINE_SECONDS
-from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, profiler_pb2, profiler_pb2_grpc
+from malletrain.v1 import (
+    job_manager_pb2,
+    job_manager_pb2_grpc,
+    monitor_pb2,
+    monitor_pb2_grpc,
+    profiler_pb2,
+    profiler_pb2_grpc,
+)
 
 MAX_EVENTS = 5000
 """Rows of a journal that are kept, the newest."""
@@ -57,6 +64,30 @@ async def journal_of(
         found = [*found, *answer.events][-MAX_EVENTS:]
         if not answer.next_page_token:
             return tuple(found)
+
+
+async def metrics_of(
+    watcher: Watcher, viewer: Viewer, job_id: str, max_points: int
+) -> tuple[monitor_pb2.MetricHistory, ...]:
+    """What a job's script has logged; none where the viewer may not see it, or Monitor is of an earlier version.
+
+    Raises:
+        grpc.aio.AioRpcError: Monitor does not answer.
+    """
+    stub = monitor_pb2_grpc.MonitorServiceStub(watcher.channel("monitor"))
+    request = monitor_pb2.GetMetricHistoryRequest(job_id=job_id, max_points=max_points)
+    found: list[monitor_pb2.MetricHistory] = []
+    try:
+        while True:
+            answer = await stub.GetMetricHistory(request, metadata=viewer.metadata, timeout=DEADLINE_SECONDS)
+            found += answer.histories
+            request.page_token = answer.next_page_token
+            if not request.page_token:
+                return tuple(found)
+    except grpc.aio.AioRpcError as error:
+        if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED):
+            return ()
+        raise
 
 
 async def profile_of(watcher: Watcher, viewer: Viewer, job_id: str) -> CurveFact | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
@@ -14,8 +14,15 @@ from markupsafe import escape
 from malletrain.dashboard.figures import columns, plots
 from malletrain.dashboard.figures.series import Series
 from malletrain.dashboard.pages import markup, views
-from malletrain.dashboard.pages.job_answers import job_manager, journal_of, no_answer_in_words, profile_of
+from malletrain.dashboard.pages.job_answers import (
+    job_manager,
+    journal_of,
+    metrics_of,
+    no_answer_in_words,
+    profile_of,
+)
 from malletrain.dashboard.pages.markup import Cell, Regions, Row
+from malletrain.dashboard.pages.metric_figures import MetricFigures
 from malletrain.dashboard.pages.page import Page
 from malletrain.dashboard.pages.sections import Section
 from malletrain.observer import intake
@@ -23,11 +30,12 @@ from malletrain.observer.eta import eta, idle_quantiles
 from malletrain.observer.facts import CurveFact, HeldFact, JobFact, ProgressFact
 from malletrain.observer.history import History
 from malletrain.runtime.channel import DEADLINE_SECONDS
-from malletrain.v1 import job_manager_pb2, resources_pb2
+from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 
 _LOG_LINES = 200
 _MAX_EVENTS = 1000
 _MAX_LINE_LENGTH = 500
+_METRIC_POINTS = 256
 _KINDS = {
     resources_pb2.JOB_REASON_PLAN_STARTED: "start",
     resources_pb2.JOB_REASON_PLAN_RESCALED: "rescale",
@@ -59,6 +67,13 @@ _SECTIONS = (
         half=True,
     ),
     Section("figure", "stalls", "Stalls", "How long training stood still for each measured rescale.", half=True),
+    Section(
+        "figure",
+        "metrics",
+        "Metrics",
+        "What its script logs with log_metrics. Only its owner and operators see it. Dashed lines: what changed its "
+        "nodes, in the colours of the figure Nodes.",
+    ),
     Section("table", "journal", "Journal", "Newest first.", ("time", "state", "nodes", "why"), (2,), half=True),
     Section("log", "log", "Log", "What its workers wrote last. Only its owner and operators may read it.", half=True),
 )
@@ -73,6 +88,7 @@ class Own:
         events: Rows of its journal, oldest first.
         curve: Its curve.
         log: Last lines of its log.
+        metrics: What its script has logged.
         error: Why there is no answer; empty if there is.
         version: Grows with every answer that differs.
     """
@@ -81,6 +97,7 @@ class Own:
     events: tuple[job_manager_pb2.JobEvent, ...] = ()
     curve: CurveFact | None = None
     log: str = ""
+    metrics: tuple[monitor_pb2.MetricHistory, ...] = ()
     error: str = ""
     version: int = field(default=0, compare=False)
 
@@ -131,11 +148,14 @@ class JobPage(Page):
         curve = plots.curve_figure(self._curve, self._fit, self.colours)
         self._fit_shown = curve.legend[0].items[0]
         self._draw_curve()
+        self._metrics = MetricFigures(self.times, self._marks, self.colours, self.follow_ranges)
+        self._metrics.show(self._own.metrics)
         return [
             plots.scale_figure(self.times, self._scale, self._marks, self.colours),
             plots.rate_figure(self.times, rate, self.colours),
             curve,
             plots.stalls_figure(self.times, stalled),
+            self._metrics.layout,
         ]
 
     def on_refreshed(self) -> None:
@@ -145,6 +165,7 @@ class JobPage(Page):
             self._scale.data = columns.scale_columns(rows, self._scale_end(rows))
         if self._own.version != self._drawn:
             self._marks.data = self._mark_columns()
+            self._metrics.show(self._own.metrics)
             self._drawn = self._own.version
         if self._curve_fact() is not self._curve_drawn:
             self._draw_curve()
@@ -262,15 +283,14 @@ class JobPage(Page):
             )
             events = await journal_of(self.shared.watcher, self.viewer, self.job_id, self._own.events)
         except grpc.aio.AioRpcError as error:
-            self._answered(
-                Own(self._own.job, self._own.events, self._own.curve, self._own.log, no_answer_in_words(error))
-            )
+            self._answered(replace(self._own, error=no_answer_in_words(error)))
             return
-        self._answered(Own(answer.job, events, await self._profile(), await self._log(stub)))
+        curve, log = await self._profile(), await self._log(stub)
+        self._answered(Own(answer.job, events, curve, log, await self._logged()))
 
     def _answered(self, own: Own) -> None:
         if own != self._own:
-            self._own = Own(own.job, own.events, own.curve, own.log, own.error, self._own.version + 1)
+            self._own = replace(own, version=self._own.version + 1)
 
     async def _profile(self) -> CurveFact | None:
         if self.job_id in self.history.curves:
@@ -279,6 +299,12 @@ class JobPage(Page):
             return await profile_of(self.shared.watcher, self.viewer, self.job_id)
         except grpc.aio.AioRpcError:
             return self._own.curve
+
+    async def _logged(self) -> tuple[monitor_pb2.MetricHistory, ...]:
+        try:
+            return await metrics_of(self.shared.watcher, self.viewer, self.job_id, _METRIC_POINTS)
+        except grpc.aio.AioRpcError:
+            return self._own.metrics
 
     async def _log(self, stub: Any) -> str:
         request = job_manager_pb2.StreamLogsRequest(job_id=self.job_id, tail_lines=_LOG_LINES)

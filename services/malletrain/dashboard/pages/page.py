@@ -137,8 +137,7 @@ class Page(ABC):
         document.theme = theme_named(self.theme)
         figures = self.figures()
         for plot in figures:
-            plot.on_event(RangesUpdate, self._moved)
-            plot.on_event(Reset, self._reset)
+            self.follow_ranges(plot)
         self._post.js_on_change("tags", CustomJS(code="malletrain.write(cb_obj.tags)"))
         self._seen.on_change("tags", self._shown)
         document.on_event(DocumentReady, self._drawn_first)
@@ -148,6 +147,11 @@ class Page(ABC):
         with document.models.freeze():
             for root in (*figures, self._post, self._seen):
                 document.add_root(root)
+
+    def follow_ranges(self, plot: Any) -> None:
+        """Notice when the viewer moves a figure's times."""
+        plot.on_event(RangesUpdate, self._moved)
+        plot.on_event(Reset, self._reset)
 
     def bound(self) -> list[Series]:
         """The series that its figures show."""

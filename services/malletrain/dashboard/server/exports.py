@@ -8,7 +8,8 @@ from malletrain.dashboard.figures import columns
 from malletrain.dashboard.figures.columns import Columns
 from malletrain.dashboard.identities import Viewer
 from malletrain.dashboard.pages import views
-from malletrain.dashboard.pages.job_answers import journal_of, profile_of
+from malletrain.dashboard.pages.job_answers import journal_of, metrics_of, profile_of
+from malletrain.dashboard.pages.metric_figures import metrics_columns
 from malletrain.dashboard.pages.plan_page import PlanPage
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.dashboard.pages.shared_data import SharedData
@@ -76,6 +77,8 @@ def _of_now(history: History, name: str, selection: Selection) -> Columns | None
 async def _of_job(shared: SharedData, viewer: Viewer, name: str, job_id: str) -> Columns | None:
     history = shared.watched.history
     match name:
+        case "metrics":
+            return metrics_columns(await metrics_of(shared.watcher, viewer, job_id, 0)) if job_id else None
         case "scale":
             rows = await journal_of(shared.watcher, viewer, job_id) if job_id else ()
             return columns.change_columns(map(intake.held_fact, rows))
