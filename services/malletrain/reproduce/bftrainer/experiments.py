@@ -87,9 +87,9 @@ def hpo_name(forward_s: float) -> str:
     return f"hpo forward {forward_s:g}"
 
 
-def cost_name(factor: float) -> str:
-    """Name of the experiment with stalls multiplied by a factor."""
-    return hpo_name(120) if factor == 1 else f"hpo costs x{factor:g}"
+def cost_name(factor: float, growths_only: bool = False) -> str:
+    """Name of the experiment with stalls multiplied by a factor: all of them, or those of growths."""
+    return hpo_name(120) if factor == 1 else f"hpo {'growth ' if growths_only else ''}costs x{factor:g}"
 
 
 def model_name(model: str) -> str:
@@ -103,11 +103,15 @@ def mix_name(metric: ObjectiveMetric, forward_s: float = 120, parallel: int = 10
 
 
 def _costs(job_sets: JobSets, base: ReplayOptions) -> list[Experiment]:
+    jobs, factors = job_sets.hpo.jobs, [factor for factor in COST_FACTORS if factor != 1]
     return [
-        Experiment(cost_name(factor), tuple(job.with_costs(factor) for job in job_sets.hpo.jobs), base)
-        for factor in COST_FACTORS
-        if factor != 1
+        *(Experiment(cost_name(factor), tuple(job.with_costs(factor) for job in jobs), base) for factor in factors),
+        *(Experiment(cost_name(factor, True), _dearer_growths(jobs, factor), base) for factor in factors),
     ]
+
+
+def _dearer_growths(jobs: Sequence[ReplayJob], factor: float) -> tuple[ReplayJob, ...]:
+    return tuple(replace(job, scale_up_s=factor * job.scale_up_s) for job in jobs)
 
 
 def _models(job_sets: JobSets, base: ReplayOptions) -> list[Experiment]:
