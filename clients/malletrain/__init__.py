@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from malletrain.api.executor import Executor as AutoExecutor
     from malletrain.api.job import Job, JobList
     from malletrain.api.local import LocalCluster, local
+    from malletrain.api.search import search
+    from malletrain.caller.searching.driver import SearchFailedError
     from malletrain.model.job_state import JobState
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "NotFoundError",
     "PermissionDeniedError",
     "PreconditionError",
+    "SearchFailedError",
     "ServiceCallError",
     "UnauthenticatedError",
     "UnavailableError",
@@ -62,6 +65,7 @@ __all__ = [
     "job",
     "jobs",
     "local",
+    "search",
     "submit",
     "submit_array",
 ]
@@ -80,6 +84,8 @@ _PLACES = {
     "job": "malletrain.api.connection",
     "jobs": "malletrain.api.connection",
     "local": "malletrain.api.local",
+    "search": "malletrain.api.search",
+    "SearchFailedError": "malletrain.caller.searching.driver",
     "submit": "malletrain.api.connection",
     "submit_array": "malletrain.api.connection",
 }

@@ -1,0 +1,129 @@
+"""Searches on live services: a driver is killed in the middle, and another goes on with its study."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import malletrain
+from malletrain import LocalCluster
+from malletrain.api.options import spec_of
+from malletrain.caller.searching.search_jobs import SearchJobs
+from malletrain.runtime.errors import InvalidInputError
+from tests.support.waiting import wait_until
+
+optuna = pytest.importorskip("optuna", reason="needs malletrain[search]")
+
+pytestmark = [pytest.mark.system, pytest.mark.long, pytest.mark.timeout(300)]
+
+SETTINGS = {"job_manager.standby_memory_mib": "0", "validate_state": "1"}
+PATIENCE = 100.0
+TRAINER = """\
+import os, sys, time
+from malletrain.client import done
+x = float(sys.argv[1])
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.1)
+done({"loss": (x - 0.5) ** 2})
+"""
+DRIVER = """\
+import malletrain, sys
+malletrain.connect(config=sys.argv[1])
+study = malletrain.search(
+    [sys.executable, "train.py", "{x}", sys.argv[2]],
+    space={"x": (0.0, 1.0)}, metric="loss", name="tuned", trials=8, at_once=2, seed=1,
+    storage="studies.db", backend="command",
+)
+print(len(study.trials), study.best_value)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with malletrain.local(nodes=2, settings=SETTINGS) as running:
+        yield running
+
+
+def test_a_study_of_which_the_driver_is_killed_has_each_trial_once(cluster: LocalCluster, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINER)
+    (tmp_path / "drive.py").write_text(DRIVER)
+    end = tmp_path / "end"
+    command = [sys.executable, "drive.py", str(cluster.folder / "malletrain.toml"), str(end)]
+    with subprocess.Popen(command, cwd=tmp_path) as driver:
+        wait_until(lambda: len(cluster.jobs()) == 2, PATIENCE, "two jobs")
+        wait_until(lambda: len(cluster.jobs(state="running")) == 2, PATIENCE, "two running jobs")
+        os.kill(driver.pid, signal.SIGKILL)
+    end.touch()
+    assert cluster.jobs().wait(PATIENCE) == ["COMPLETED"] * 2
+    assert len(cluster.jobs()) == 2  # nobody drives the study
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("8 0.")
+    study = optuna.load_study(study_name="tuned", storage=f"sqlite:///{tmp_path}/studies.db")
+    found = {job.id: job for job in cluster.jobs()}
+    assert sorted(job.name for job in found.values()) == [f"tuned-{number}" for number in range(8)]
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 8
+    for trial in study.trials:
+        job = found[trial.user_attrs["job_id"]]
+        assert job.name == f"tuned-{trial.number}"
+        assert job.command[2] == str(trial.params["x"])
+        assert job.metrics["loss"] == trial.value
+    # A finished study is not driven any further.
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
+    assert again.stdout == done.stdout
+    assert len(cluster.jobs()) == 8
+
+
+def test_a_submission_is_done_once_although_its_options_have_changed(cluster: LocalCluster) -> None:
+
+    jobs = SearchJobs(cluster)
+    first = spec_of(["true"], {"name": "once-0", "backend": "command"})
+    job_id = jobs.submit(first, "search-x-0")
+    assert jobs.submit(first, "search-x-0") == job_id
+    other = spec_of(["true"], {"name": "once-0", "backend": "command", "weight": 2.0})
+    assert jobs.submit(other, "search-x-0") == job_id
+    renamed = spec_of(["true"], {"name": "twice-0", "backend": "command"})
+    with pytest.raises(InvalidInputError, match="request_id"):
+        jobs.submit(renamed, "search-x-0")
+    assert jobs.look(job_id, "once-0") is not None
+    assert jobs.look(job_id, "other-0") is None
+    assert jobs.look("j999999", "once-0") is None
+    jobs.cancel("j999999")
+    cluster.job(job_id).wait(PATIENCE)
+
+
+def test_what_can_not_be_searched_is_told_before_there_is_a_trial(cluster: LocalCluster, tmp_path: Path) -> None:
+    storage = tmp_path / "studies.db"
+    space = {"x": (0.0, 1.0)}
+    wrong = [
+        ("space", {}),
+        ("trials", {"trials": 0}),
+        ("sampler", {"sampler": "grid"}),
+        ("pruner", {"pruner": "median"}),
+        ("direction", {"direction": "up"}),
+        ("seed", {"seed": -1}),
+        ("metric", {"metric": ""}),
+        ("weihgt", {"weihgt": 2}),
+    ]
+    for field, options in wrong:
+        command = ["train", "{y}" if field == "space" else "{x}"]
+        arguments = {"metric": "loss", "storage": storage, "name": "wrong"} | options
+        with pytest.raises(malletrain.InvalidInputError) as caught:
+            malletrain.search(command, space, **arguments)
+        assert caught.value.field == field
+    assert not storage.exists()
+    # What JobManager refuses; put right, the search goes on with that trial.
+    options = {"metric": "loss", "storage": storage, "name": "refused", "trials": 1, "backend": "command"}
+    with pytest.raises(malletrain.InvalidInputError) as caught:
+        malletrain.search(["false", "{x}"], space, min_nodes=3, max_nodes=2, **options)
+    assert caught.value.field == "min_nodes"
+    study = malletrain.search(["false", "{x}"], space, max_restarts=0, connection=cluster, **options)
+    (trial,) = study.trials
+    assert trial.state.name == "FAIL"
+    assert trial.user_attrs["reason"].startswith(f"{trial.user_attrs['job_id']} FAILED: ")
