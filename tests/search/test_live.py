@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -127,3 +128,69 @@ def test_what_can_not_be_searched_is_told_before_there_is_a_trial(cluster: Local
     (trial,) = study.trials
     assert trial.state.name == "FAIL"
     assert trial.user_attrs["reason"].startswith(f"{trial.user_attrs['job_id']} FAILED: ")
+
+
+SEARCH = """\
+command = [{python!r}, "train.py", "{{x}}", {end!r}]
+backend = "command"
+[search]
+metric = "loss"
+at-once = 2
+space.x = {{ low = 0.0, high = 1.0 }}
+storage = "studies.journal"
+"""
+
+
+def test_the_command(cluster: LocalCluster, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINER)
+    end = tmp_path / "end"
+    (tmp_path / "search.toml").write_text(SEARCH.format(python=sys.executable, end=str(end)))
+    config = str(cluster.folder / "malletrain.toml")
+    words = ["search", "search.toml", "--config", config, "--name", "typed", "--trials", "3"]
+    command = [sys.executable, "-m", "malletrain.cli.main", *words]
+
+    def mine() -> list[malletrain.Job]:
+        return [job for job in cluster.jobs() if job.name.startswith("typed-")]
+
+    def interrupted(*further: str) -> str:
+        with subprocess.Popen([*command, *further], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
+            assert run.stderr is not None
+            said = run.stderr.readline()  # the study; the driver has begun
+            wait_until(both_are_noted, PATIENCE, "two trials with jobs")
+            run.send_signal(signal.SIGINT)
+            said += run.communicate(timeout=PATIENCE)[1]
+        assert run.returncode == 130
+        return said
+
+    def both_are_noted() -> bool:
+        storage = optuna.storages.JournalStorage(
+            optuna.storages.journal.JournalFileBackend(str(tmp_path / "studies.journal"))
+        )
+        trials = optuna.load_study(study_name="typed", storage=storage).trials
+        return sum("job_id" in trial.user_attrs for trial in trials) == 2
+
+    said = interrupted()
+    assert "its jobs go on: malletrain cancel ID ends one. The search goes on with --name typed" in said
+    assert not any(job.done for job in mine())
+    # With the other ending they are cancelled, and others come in their place.
+    said = interrupted("--cancel-on-exit")
+    assert "2 trials cancelled" in said
+    assert [job.wait(PATIENCE) for job in mine()] == ["CANCELLED"] * 2
+    end.touch()
+    done = subprocess.run(
+        [*command, "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["name"], found["direction"]) == ("typed", "minimize")
+    assert [trial["state"] for trial in found["trials"]] == ["FAIL"] * 2 + ["COMPLETE"] * 3
+    assert found["best"]["value"] == min(trial["value"] for trial in found["trials"][2:])
+    assert len(mine()) == 5
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    lines = [line.split("\t") for line in shown.stdout.splitlines()]
+    assert lines[0] == ["best trial", f"typed-{found['best']['number']}"]
+    assert lines[1:] == [
+        ["job", found["best"]["jobId"]],
+        ["value", str(found["best"]["value"])],
+        ["x", str(found["best"]["parameters"]["x"])],
+    ]

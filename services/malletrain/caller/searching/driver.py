@@ -124,14 +124,19 @@ class SearchDriver:
         self._has_answered = False
         self._said = ""
 
-    def run(self) -> None:
+    def run(self, opening: str = "") -> None:
         """Go on until the study has as many trials as it is to have, and all have ended.
+
+        Args:
+            opening: Said at the beginning; an interrupt from then on is one of the search.
 
         Raises:
             SearchFailedError: too many trials in a row have failed.
             MalleTrainError: a job is refused, or JobManager did not answer from the beginning.
         """
         try:
+            if opening:
+                self._listeners.say(opening)
             while not self._round():
                 running = sum(trial.stage is TrialStage.RUNNING for trial in views_of(self._study))
                 self._pause(max(_LOOK_SECONDS, running / _LOOKS_PER_SECOND))
@@ -223,15 +228,15 @@ class SearchDriver:
 
     def _cancel_all(self) -> None:
         """End what runs. These trials are not counted: when the study goes on, there are others in their place."""
-        for view in views_of(self._study):
-            if view.stage is not TrialStage.RUNNING:
-                continue
+        running = [view for view in views_of(self._study) if view.stage is TrialStage.RUNNING]
+        for view in running:
             running_trial(self._study, view.number).set_user_attr(UNCOUNTED_KEY, True)
             # An interrupted submission may have come about.
             job_id = view.job_id or self._jobs.find(self._name(view.number))
             if job_id:
                 self._jobs.cancel(job_id)
             self._tell(TrialOutcome(view.number, TrialStage.FAIL, reason=_CANCELLED))
+        self._listeners.say(f"{len(running)} trials cancelled")
 
     def _say(self, text: str) -> None:
         """Say it once, and again only after something else."""

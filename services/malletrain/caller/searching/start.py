@@ -110,7 +110,6 @@ def run_search(
     storage, file = open_storage(asked.storage)
     with sole_driver(file, found.job.name):
         study, study_id = open_study(found.job.name, storage, found.direction, found.plan.metric)
-        listeners.say(f"study {found.job.name}{f', kept in {file}' if file else ''}")
         trials = study.get_trials(deepcopy=False)
         # A study that goes on is not offered the values of its first trials again.
         seed = None if found.seed is None else (found.seed + len(trials)) % 2**32
@@ -118,7 +117,9 @@ def run_search(
         if trials:
             _check_compatible(trials[-1].distributions, found.distributions)
         setup = SearchSetup(found.job, found.distributions, found.plan, study_id, found.failures, asked.cancel_on_exit)
-        SearchDriver(study, setup, SearchJobs(calls), listeners, pause).run()
+        SearchDriver(study, setup, SearchJobs(calls), listeners, pause).run(
+            f"study {found.job.name}" + (f", kept in {file}" if file else "")
+        )
     return study
 
 
