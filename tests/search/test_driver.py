@@ -12,6 +12,7 @@ from malletrain.caller.searching import history
 from malletrain.caller.searching.decisions import SearchPlan, TrialJob
 from malletrain.caller.searching.driver import SearchDriver, SearchFailedError, SearchListeners, SearchSetup
 from malletrain.caller.searching.space import parse_space
+from malletrain.caller.searching.start import SearchRequest, run_search
 from malletrain.caller.searching.studies import distributions_of, open_study, pruner_of, sampler_of
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import InvalidInputError, LimitExceededError, UnavailableError
@@ -229,6 +230,14 @@ def test_a_pruned_trial_is_cancelled_and_told(monkeypatch: pytest.MonkeyPatch) -
     assert pruned
     assert {trial.user_attrs["job_id"] for trial in pruned} == jobs.cancelled
     assert all(trial.intermediate_values for trial in pruned)
+
+
+def test_a_pruner_is_refused_where_nothing_is_kept_that_it_could_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "IS_KEPT", False)
+    job = JobRequest(command=["train", "{x}"], name="s", backend="command")
+    asked = SearchRequest(job=job, space={"x": (0, 1)}, metric="loss", pruner="median")
+    with pytest.raises(InvalidInputError, match="pruner: expected none: Monitor does not keep"):
+        run_search(asked, None, SearchListeners())
 
 
 @pytest.mark.parametrize(

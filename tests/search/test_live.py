@@ -15,6 +15,7 @@ import pytest
 import malletrain
 from malletrain import LocalCluster
 from malletrain.api.options import spec_of
+from malletrain.caller.searching import history
 from malletrain.caller.searching.search_jobs import SearchJobs
 from malletrain.runtime.errors import InvalidInputError
 from tests.support.waiting import wait_until
@@ -106,7 +107,7 @@ def test_what_can_not_be_searched_is_told_before_there_is_a_trial(cluster: Local
         ("space", {}),
         ("trials", {"trials": 0}),
         ("sampler", {"sampler": "grid"}),
-        ("pruner", {"pruner": "median"}),
+        ("pruner", {"pruner": "mean"}),
         ("direction", {"direction": "up"}),
         ("seed", {"seed": -1}),
         ("metric", {"metric": ""}),
@@ -194,3 +195,44 @@ def test_the_command(cluster: LocalCluster, tmp_path: Path) -> None:
         ["value", str(found["best"]["value"])],
         ["x", str(found["best"]["parameters"]["x"])],
     ]
+
+
+LOGGING_TRAINER = """\
+import os, sys, time
+from malletrain.client import done, log_metrics, report
+x = float(sys.argv[1])
+step = 0
+while not (os.path.exists(sys.argv[2]) and x < 0.5):
+    step += 1
+    report(1)
+    log_metrics({"loss": x}, step=step)
+    time.sleep(0.05)
+done({"loss": x})
+"""
+
+
+@pytest.mark.skipif(not history.IS_KEPT, reason="Monitor does not keep what scripts log")
+def test_a_pruned_trial_gives_its_node_back(cluster: LocalCluster, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOGGING_TRAINER)
+    (tmp_path / "end").touch()
+    # The first choice ends well at once; the second one would never end.
+    storage = optuna.storages.InMemoryStorage()
+    before = optuna.create_study(study_name="pruned", storage=storage)
+    before.enqueue_trial({"x": 0.1})
+    before.enqueue_trial({"x": 0.9})
+    study = malletrain.search(
+        [sys.executable, "train.py", "{x}", str(tmp_path / "end")],
+        {"x": (0.0, 1.0)},
+        "loss",
+        name="pruned",
+        trials=2,
+        at_once=1,
+        pruner=optuna.pruners.ThresholdPruner(upper=0.5, n_warmup_steps=2),
+        storage=storage,
+        backend="command",
+        workdir=tmp_path,
+        connection=cluster,
+    )
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "PRUNED"]
+    job = cluster.job(study.trials[1].user_attrs["job_id"])
+    assert (job.state, job.nodes) == ("CANCELLED", ())

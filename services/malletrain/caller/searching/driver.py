@@ -191,8 +191,9 @@ class SearchDriver:
             return trial
         values = history.intermediate_values(self._jobs.calls, trial.job_id, self._setup.plan.metric)
         running = running_trial(self._study, trial.number)
-        known = self._frozen(trial.number).intermediate_values
-        for step in sorted(set(values) - set(known)):
+        newest = max(self._frozen(trial.number).intermediate_values, default=-1)
+        # Histories are thinned: steps before the newest may be others than they were.
+        for step in sorted(step for step in values if step > newest):
             running.report(values[step], step)
             if running.should_prune():
                 running.set_user_attr(PRUNED_KEY, True)

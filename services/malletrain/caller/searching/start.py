@@ -105,7 +105,11 @@ def run_search(
     found = _checked(asked)
     pruner = pruner_of(asked.pruner)
     if not history.IS_KEPT and not never_prunes(pruner):
-        raise InvalidInputError("pruner", "none: metrics of jobs are known at their end only", asked.pruner)
+        raise InvalidInputError(
+            "pruner",
+            "none: Monitor does not keep what jobs log, so their metrics are known at their end only",
+            asked.pruner,
+        )
     sampler_of(asked.sampler, found.seed)
     storage, file = open_storage(asked.storage)
     with sole_driver(file, found.job.name):
