@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from malletrain.api.job import Job, JobList
     from malletrain.api.local import LocalCluster, local
     from malletrain.api.metric_history import LoggedHistory
+    from malletrain.api.search import search
+    from malletrain.caller.searching.driver import SearchFailedError
     from malletrain.model.job_state import JobState
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "NotFoundError",
     "PermissionDeniedError",
     "PreconditionError",
+    "SearchFailedError",
     "ServiceCallError",
     "UnauthenticatedError",
     "UnavailableError",
@@ -64,6 +67,7 @@ __all__ = [
     "job",
     "jobs",
     "local",
+    "search",
     "submit",
     "submit_array",
 ]
@@ -83,6 +87,8 @@ _PLACES = {
     "job": "malletrain.api.connection",
     "jobs": "malletrain.api.connection",
     "local": "malletrain.api.local",
+    "search": "malletrain.api.search",
+    "SearchFailedError": "malletrain.caller.searching.driver",
     "submit": "malletrain.api.connection",
     "submit_array": "malletrain.api.connection",
 }

@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from malletrain.caller.job_file import read_job_file
+from malletrain.caller.searching.search_file import read_search_file
 from malletrain.cli.jobs.needs import parse_nodes
 from malletrain.cli.main import application
 from malletrain.runtime.settings_file import SERVICES
@@ -84,7 +85,10 @@ def test_settings_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     known = setting_names()
     for block in fences(text, "toml"):
-        if "command" in (found := tomllib.loads(block)):
+        found = tomllib.loads(block)
+        if "search" in found:
+            read_search_file(block, page.name, parse_nodes)
+        elif "command" in found:
             assert read_job_file(block, page.name, parse_nodes).command == tuple(found["command"])
         else:
             assert set(_keys(found, "")) <= known

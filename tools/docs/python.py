@@ -55,7 +55,7 @@ def _is_shown(name: str, member: Any) -> bool:
 
 def _names() -> list[str]:
     """Functions first, then classes, then errors."""
-    first = ("submit", "submit_array", "jobs", "job", "connect", "local")
+    first = ("submit", "submit_array", "search", "jobs", "job", "connect", "local")
     others = [name for name in malletrain.__all__ if name not in first and name != "AutoExecutor"]
     return [*first, *sorted(others, key=lambda name: (name.endswith("Error"), name))]
 

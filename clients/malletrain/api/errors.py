@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import grpc
 
-from malletrain.caller.stubs import ServiceCallError, explain
+from malletrain.caller.call_errors import exception_of
+from malletrain.caller.stubs import ServiceCallError
 from malletrain.runtime.access.identity import PermissionDeniedError, UnauthenticatedError
 from malletrain.runtime.errors import (
     InvalidInputError,
@@ -35,17 +35,6 @@ __all__ = [
     "translated",
 ]
 
-_KINDS: dict[grpc.StatusCode, type[MalleTrainError]] = {
-    grpc.StatusCode.NOT_FOUND: NotFoundError,
-    grpc.StatusCode.FAILED_PRECONDITION: PreconditionError,
-    grpc.StatusCode.UNAVAILABLE: UnavailableError,
-    grpc.StatusCode.DEADLINE_EXCEEDED: UnavailableError,
-    grpc.StatusCode.CANCELLED: UnavailableError,
-    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
-    grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: LimitExceededError,
-}
-_INPUT = re.compile(r"(?:specs\[\d+\]\.)?(?P<field>[^:]{1,256}): expected (?P<expected>.*)", re.DOTALL)
 _NAMES = {
     "min": "min_nodes",
     "max": "max_nodes",
@@ -79,12 +68,8 @@ class JobFailedError(MalleTrainError):
 
 def as_exception(error: grpc.RpcError) -> MalleTrainError:
     """The error of a call, as this interface raises it."""
-    code, details = error.code(), error.details() or ""
-    if code is grpc.StatusCode.INVALID_ARGUMENT and (found := _INPUT.fullmatch(details)) is not None:
-        return in_python(InvalidInputError(found["field"], found["expected"]))
-    explained = explain(error)
-    kind = _KINDS.get(code)
-    return explained if kind is None else kind(str(explained))
+    found = exception_of(error)
+    return in_python(found) if isinstance(found, InvalidInputError) else found
 
 
 def in_python(error: InvalidInputError) -> InvalidInputError:

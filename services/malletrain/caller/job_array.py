@@ -81,17 +81,10 @@ def array_specs(request: JobRequest, array: ArrayRequest) -> list[resources_pb2.
     Raises:
         InvalidInputError: a parameter stands nowhere, or another value is not as expected.
     """
-    used = " ".join((*request.command, *request.env.values()))
-    for name in array.parameters:
-        if f"{{{name}}}" not in used:
-            raise InvalidInputError("--array", f"{{{name}}} in the command or in a variable, for the value of {name}")
+    check_used("--array", request, array.parameters)
     specs: list[resources_pb2.JobSpec] = []
     for parameters in array.combinations():
-        own = replace(
-            request,
-            command=[_filled(word, parameters) for word in request.command],
-            env={name: _filled(value, parameters) for name, value in request.env.items()},
-        )
+        own = _own(request, parameters)
         if specs and not _chooses_script(request.command):
             spec = resources_pb2.JobSpec()
             spec.CopyFrom(specs[0])
@@ -107,6 +100,27 @@ def array_specs(request: JobRequest, array: ArrayRequest) -> list[resources_pb2.
     return specs
 
 
+def check_used(field: str, request: JobRequest, names: Iterable[str]) -> None:
+    """Check that each parameter stands somewhere in command or variables.
+
+    Raises:
+        InvalidInputError: one does not; it is said of this field.
+    """
+    used = " ".join((*request.command, *request.env.values()))
+    for name in names:
+        if f"{{{name}}}" not in used:
+            raise InvalidInputError(field, f"{{{name}}} in the command or in a variable, for the value of {name}")
+
+
+def filled_spec(request: JobRequest, parameters: Mapping[str, str]) -> resources_pb2.JobSpec:
+    """The specification of one job. In command and variables, `{lr}` stands for the value of the parameter `lr`.
+
+    Raises:
+        InvalidInputError: a value is not as expected.
+    """
+    return job_spec(_own(request, parameters))
+
+
 def in_words(parameters: Mapping[str, str]) -> str:
     """Parameters of a job, such as `depth=18 lr=0.1`, by name."""
     return " ".join(f"{name}={value}" for name, value in sorted(parameters.items()))
@@ -117,6 +131,15 @@ def _chooses_script(command: Iterable[str]) -> bool:
     words = list(command)
     script = next((place for place, word in enumerate(words) if place and not word.startswith("-")), 0)
     return any("{" in word for word in words[: script + 1])
+
+
+def _own(request: JobRequest, parameters: Mapping[str, str]) -> JobRequest:
+    """The request with the values of parameters in its command and variables."""
+    return replace(
+        request,
+        command=[_filled(word, parameters) for word in request.command],
+        env={name: _filled(value, parameters) for name, value in request.env.items()},
+    )
 
 
 def _filled(text: str, parameters: Mapping[str, str]) -> str:

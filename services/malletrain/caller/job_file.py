@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,16 @@ _GRACES = ("release", "leave")
 _MIB = (("T", 1 << 20), ("G", 1 << 10), ("M", 1))
 
 
-def read_job_file(text: str, name: str, expand_nodes: Callable[[str], tuple[str, ...]]) -> JobRequest:
+def read_job_file(
+    text: str, name: str, expand_nodes: Callable[[str], tuple[str, ...]], others: Collection[str] = ()
+) -> JobRequest:
     """The job that a file describes.
 
     Args:
         text: Its content.
         name: Its name, for errors.
         expand_nodes: Names in a list of nodes such as `n07,n[11-13]`.
+        others: Further keys that it may have, which somebody else reads.
 
     Raises:
         InvalidInputError: it is no TOML, a key is not known, or a value is not as expected. The error names the line.
@@ -52,6 +55,7 @@ def read_job_file(text: str, name: str, expand_nodes: Callable[[str], tuple[str,
         raise InvalidInputError(f"{name}:{found[1]}" if found else name, f"TOML ({error})") from None
     except RecursionError:
         raise InvalidInputError(name, "TOML that is not nested without end") from None
+    tree = {key: value for key, value in tree.items() if key not in others}
     for key in tree:
         if key not in JOB_KEYS:
             raise InvalidInputError(f"{name}:{line_of(text, key)}", _known(key), key)

@@ -40,6 +40,7 @@ _VERBS = {
     "health": "malletrain.cli.health",
     "check": "malletrain.cli.check.command",
     "submit": "malletrain.cli.jobs.submit",
+    "search": "malletrain.cli.jobs.search",
     "jobs": "malletrain.cli.jobs.jobs",
     "job": "malletrain.cli.jobs.job",
     "logs": "malletrain.cli.jobs.logs",
@@ -72,6 +73,7 @@ _VERBS = {
 _CALLING = frozenset(
     (
         "submit",
+        "search",
         "jobs",
         "job",
         "logs",

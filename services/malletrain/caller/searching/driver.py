@@ -1,0 +1,252 @@
+"""Drives a study: asks for trials, submits them as jobs, and tells the study what came of them.
+
+All state is in the study and in JobManager. A driver that is killed at any point is followed by another, which finds
+running trials by the jobs that are noted with them. A trial without such a note is submitted (again) under the same
+identifier of submission: JobManager then returns the job that there is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from malletrain.caller.job_array import filled_spec
+from malletrain.caller.job_request import JobRequest
+from malletrain.caller.searching import history
+from malletrain.caller.searching.decisions import (
+    SearchPlan,
+    TrialJob,
+    TrialOutcome,
+    TrialStage,
+    TrialView,
+    failures_in_a_row,
+    next_steps,
+)
+from malletrain.caller.searching.search_jobs import SearchJobs
+from malletrain.caller.searching.studies import (
+    JOB_KEY,
+    PRUNED_KEY,
+    REASON_KEY,
+    UNCOUNTED_KEY,
+    never_prunes,
+    running_trial,
+    suggest,
+    views_of,
+)
+from malletrain.runtime.errors import LimitExceededError, MalleTrainError, UnavailableError
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+_LOOK_SECONDS = 1.0
+_LOOKS_PER_SECOND = 50
+"""Jobs that are looked at in a second, at most."""
+_CANCELLED = "cancelled with the search"
+
+
+class SearchFailedError(MalleTrainError):
+    """Several trials have failed one after the other; the message has the last one's reason."""
+
+
+@dataclass(frozen=True)
+class SearchSetup:
+    """What a search runs.
+
+    Attributes:
+        request: The job of a trial: its command and variables are templates, its name is the study's.
+        distributions: Of each parameter.
+        plan: How far it goes.
+        study_id: Identifier of the study, for good.
+        failures: After so many failed trials in a row it gives up; 0: never.
+        cancel_on_exit: Whether its jobs are cancelled where it is interrupted or fails.
+    """
+
+    request: JobRequest
+    distributions: Mapping[str, BaseDistribution]
+    plan: SearchPlan
+    study_id: str
+    failures: int
+    cancel_on_exit: bool
+
+
+@dataclass(frozen=True)
+class SearchListeners:
+    """Who is told what happens.
+
+    Attributes:
+        submitted: A trial has become a job.
+        ended: What came of a trial is stored.
+        say: Why nothing happens.
+    """
+
+    submitted: Callable[[FrozenTrial], None] = lambda _: None
+    ended: Callable[[Study, FrozenTrial], None] = lambda _, __: None
+    say: Callable[[str], None] = lambda _: None
+
+
+def trial_name(study: str, number: int) -> str:
+    """The name of a trial's job."""
+    return f"{study}-{number}"
+
+
+def submission_id(study_id: str, number: int) -> str:
+    """The identifier of a trial's submission, the same for each driver of the study."""
+    return f"search-{study_id}-{number}"
+
+
+class SearchDriver:
+    """One run of a search, from the study's state to its end."""
+
+    def __init__(
+        self,
+        study: Study,
+        setup: SearchSetup,
+        jobs: SearchJobs,
+        listeners: SearchListeners,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Do nothing yet.
+
+        Args:
+            study: The study, with sampler and pruner.
+            setup: What is run.
+            jobs: The jobs.
+            listeners: Who is told what happens.
+            pause: Waits for so many seconds.
+        """
+        self._study, self._setup, self._jobs, self._listeners, self._pause = study, setup, jobs, listeners, pause
+        self._prunes = history.IS_KEPT and not never_prunes(study.pruner)
+        self._failed_in_a_row = 0
+        self._has_answered = False
+        self._said = ""
+
+    def run(self, opening: str = "") -> None:
+        """Go on until the study has as many trials as it is to have, and all have ended.
+
+        Args:
+            opening: Said at the beginning; an interrupt from then on is one of the search.
+
+        Raises:
+            SearchFailedError: too many trials in a row have failed.
+            MalleTrainError: a job is refused, or JobManager did not answer from the beginning.
+        """
+        try:
+            if opening:
+                self._listeners.say(opening)
+            while not self._round():
+                running = sum(trial.stage is TrialStage.RUNNING for trial in views_of(self._study))
+                self._pause(max(_LOOK_SECONDS, running / _LOOKS_PER_SECOND))
+        except BaseException:
+            if self._setup.cancel_on_exit:
+                self._cancel_all()
+            raise
+
+    def _round(self) -> bool:
+        """Do what is to be done now; returns whether the search is over."""
+        try:
+            over = self._step()
+        except LimitExceededError as error:
+            self._say(f"waiting: {error}")
+            return False
+        except UnavailableError as error:
+            if not self._has_answered:
+                raise
+            self._say(f"waiting: {error}")
+            return False
+        self._said = ""
+        return over
+
+    def _step(self) -> bool:
+        trials = views_of(self._study)
+        jobs = self._look(trials)
+        if self._prunes:
+            trials = [self._judged(trial, jobs.get(trial.job_id)) for trial in trials]
+        steps = next_steps(trials, jobs, self._setup.plan)
+        for outcome in steps.tell:
+            self._tell(outcome)
+        for job_id in steps.cancel:
+            self._jobs.cancel(job_id)
+        self._check_failures(steps.tell)
+        for number in steps.submit:
+            self._submit(running_trial(self._study, number))
+        for _ in range(steps.ask):
+            self._submit(self._study.ask())
+        return steps.is_over
+
+    def _look(self, trials: Iterable[TrialView]) -> dict[str, TrialJob | None]:
+        found: dict[str, TrialJob | None] = {}
+        for trial in trials:
+            if trial.stage is TrialStage.RUNNING and trial.job_id:
+                found[trial.job_id] = self._jobs.look(trial.job_id, self._name(trial.number))
+                self._has_answered = True
+        return found
+
+    def _judged(self, trial: TrialView, job: TrialJob | None) -> TrialView:
+        """The trial, and whether the pruner has it end; noted before its job is cancelled."""
+        if trial.stage is not TrialStage.RUNNING or trial.is_pruned or job is None or job.state.final:
+            return trial
+        values = history.intermediate_values(self._jobs.calls, trial.job_id, self._setup.plan.metric)
+        running = running_trial(self._study, trial.number)
+        newest = max(self._frozen(trial.number).intermediate_values, default=-1)
+        # Histories are thinned: steps before the newest may be others than they were.
+        for step in sorted(step for step in values if step > newest):
+            running.report(values[step], step)
+            if running.should_prune():
+                running.set_user_attr(PRUNED_KEY, True)
+                return replace(trial, is_pruned=True)
+        return trial
+
+    def _submit(self, trial: Trial) -> None:
+        setup, number = self._setup, trial.number
+        values = {name: str(value) for name, value in suggest(trial, setup.distributions).items()}
+        spec = filled_spec(replace(setup.request, name=self._name(number)), values)
+        job_id = self._jobs.submit(spec, submission_id(setup.study_id, number))
+        self._has_answered = True
+        trial.set_user_attr(JOB_KEY, job_id)
+        self._listeners.submitted(self._frozen(number))
+
+    def _tell(self, outcome: TrialOutcome) -> None:
+        from optuna.trial import TrialState
+
+        if outcome.reason:
+            running_trial(self._study, outcome.number).set_user_attr(REASON_KEY, outcome.reason)
+        if outcome.stage is TrialStage.COMPLETE:
+            self._study.tell(outcome.number, outcome.value)
+        else:
+            self._study.tell(outcome.number, state=TrialState[outcome.stage])
+        self._listeners.ended(self._study, self._frozen(outcome.number))
+
+    def _check_failures(self, outcomes: tuple[TrialOutcome, ...]) -> None:
+        self._failed_in_a_row = failures_in_a_row(self._failed_in_a_row, outcomes)
+        if self._setup.failures and self._failed_in_a_row >= self._setup.failures:
+            raise SearchFailedError(
+                f"{self._failed_in_a_row} trials in a row have failed, at last {outcomes[-1].reason}"
+            )
+
+    def _cancel_all(self) -> None:
+        """End what runs. These trials are not counted: when the study goes on, there are others in their place."""
+        running = [view for view in views_of(self._study) if view.stage is TrialStage.RUNNING]
+        for view in running:
+            running_trial(self._study, view.number).set_user_attr(UNCOUNTED_KEY, True)
+            # An interrupted submission may have come about.
+            job_id = view.job_id or self._jobs.find(self._name(view.number))
+            if job_id:
+                self._jobs.cancel(job_id)
+            self._tell(TrialOutcome(view.number, TrialStage.FAIL, reason=_CANCELLED))
+        self._listeners.say(f"{len(running)} trials cancelled")
+
+    def _say(self, text: str) -> None:
+        """Say it once, and again only after something else."""
+        if text != self._said:
+            self._listeners.say(text)
+        self._said = text
+
+    def _name(self, number: int) -> str:
+        return trial_name(self._setup.request.name, number)
+
+    def _frozen(self, number: int) -> FrozenTrial:
+        return self._study.get_trials(deepcopy=False)[number]
