@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from malletrain.allocator.fleets.members import FleetDecision
@@ -22,6 +22,7 @@ from malletrain.allocator.problem.planner import (
 from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.common.gpus import node_of
 from malletrain.fleet.problem import FleetPlanner
+from malletrain.model.node_needs import NodeNeeds
 from tests.allocator.fleet_plans import FORWARD, RATES, TERMS, after, curve, member, plan_input, planned
 
 
@@ -134,6 +135,43 @@ def test_members_that_rest_keep_their_places() -> None:
     assert kept == {"j1": parts["j1"]}
     assert second["f1"].flotilla == first["f1"].flotilla
     assert planning.plan_input.jobs[0].current_nodes == ("n1",)
+
+
+def test_members_get_gpus_of_nodes_that_suit_them_only() -> None:
+    needs = NodeNeeds(gpu="a100", excluded_nodes=("n4",))
+    jobs = [replace(member(name), needs=needs) for name in ("j1", "j2", "j3")]
+    kinds = {"n1": "v100", "n2": "a100", "n3": "a100", "n4": "a100"}
+    nodes = tuple(PlannableNode(name, gpu_type=kind, gpus=2) for name, kind in kinds.items())
+    other = PlannableJob("k1", 1, 4)
+    found = plan_input([*jobs, other])
+    _, decisions, parts = planned(replace(found, nodes=nodes))
+    given = {node_of(gpu) for name, gpus in parts.items() if name != "k1" for gpu in gpus}
+    assert given
+    assert given <= {"n2", "n3"}
+    assert decisions["f1"].gpus <= 4
+    _, _, parts = planned(replace(plan_input(jobs), nodes=nodes[:1]))
+    assert not any(parts.values()), "no node suits them"
+    held = [replace(member("j1", "n1#0", "n1#1"), needs=needs), *jobs[1:]]
+    _, _, parts = planned(replace(plan_input(held), nodes=nodes[:1]))
+    assert {node_of(gpu) for gpus in parts.values() for gpu in gpus} == {"n1"}, "what they have they keep"
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    kinds=st.lists(st.sampled_from(["a100", "v100"]), min_size=1, max_size=5),
+    held=st.lists(st.integers(0, 9), max_size=4, unique=True),
+    number=st.integers(1, 4),
+)
+def test_members_never_grow_to_nodes_that_do_not_suit_them(kinds: list[str], held: list[int], number: int) -> None:
+    needs = NodeNeeds(gpu="a100")
+    nodes = tuple(PlannableNode(f"n{place}", gpu_type=kind, gpus=2) for place, kind in enumerate(kinds))
+    have = [f"n{gpu // 2}#{gpu % 2}" for gpu in held if gpu // 2 < len(nodes)]
+    jobs = [replace(member(f"j{place + 1}", *have[place : place + 1]), needs=needs) for place in range(number)]
+    _, _, parts = planned(replace(plan_input([*jobs, PlannableJob("k1", 1, 4)]), nodes=nodes))
+    before = {node_of(gpu) for job in jobs for gpu in job.current_nodes}
+    given = {node_of(gpu) for name, gpus in parts.items() if name != "k1" for gpu in gpus}
+    suited = {node.name for node in nodes if node.gpu_type == "a100"}
+    assert given <= suited | before
 
 
 def test_gpus_that_are_being_released_are_nobodys() -> None:

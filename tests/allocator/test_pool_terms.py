@@ -40,7 +40,7 @@ from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.allocator.solvers.solving import present_counts, solve
 from malletrain.allocator.wire.messages import allocation_to_proto, problem_from_proto, problem_to_proto
 from malletrain.model.scaling import ScalingPoint
-from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.errors import InvalidInputError, PreconditionError
 from malletrain.v1 import allocator_pb2
 from tests.allocator.problems import problems
 
@@ -118,7 +118,7 @@ def planned(rules: dict[str, PoolTerms], *jobs: PlannableJob, pools: str = "aaab
 
 
 def job(name: str, *held: str, owner: str = "ada", least: int = 1) -> PlannableJob:
-    return PlannableJob(name, least, 4, current_nodes=held, owner=owner)
+    return PlannableJob(name, least, max(4, least), current_nodes=held, owner=owner)
 
 
 def counts(problem: PlanProblem) -> dict[str, int]:
@@ -232,6 +232,70 @@ def test_what_binds_is_said(process: SolverProcess) -> None:
     assert any("jobs may have 2 nodes of the pool together" in line for line in sentences.of_job(account, problem))
 
 
+@settings(SLOW, max_examples=200)
+@given(
+    pools=st.text("ab", min_size=1, max_size=7),
+    least=st.lists(st.integers(1, 4), max_size=6),
+    holds=st.lists(st.sampled_from([-1, 0, 1, 2, 3, 4, 5, 6]), min_size=6, max_size=6),
+    most=st.tuples(*[st.one_of(st.none(), st.integers(0, 3))] * 2),
+)
+def test_no_pool_has_more_jobs_than_places_and_the_plan_of_those_is_exact(
+    pools: str, least: list[int], holds: list[int], most: tuple[int | None, int | None]
+) -> None:
+    names = [f"{pool}{number}" for number, pool in enumerate(pools, start=1)]
+    free, jobs = list(names), []
+    for number, (fewest, at) in enumerate(zip(least, holds, strict=False)):
+        held = [free.pop(at)] if 0 <= at < len(free) else []
+        jobs.append(job(f"j{number}", *held, least=fewest))
+    places = dict(zip("ab", most, strict=True))
+    rules = {f"main/{pool}x4": PoolTerms(max_parallel=count) for pool, count in places.items()}
+    problem = planned(rules, *jobs, pools=pools)
+    found = problem.allocation([solve(part.rest) for part in problem.parts])
+    assert [entry.job_id for entry in found.assignments] == [one.id for one in jobs]
+    taking_part = {one.id for part in problem.parts for one in part.whole.jobs}
+    exact = sum(brute_force(replace(part.whole, max_nodes=len(part.whole.nodes))) for part in problem.parts)
+    assert found.objective == pytest.approx(exact, rel=1e-6, abs=1e-6)
+    for pool, limit in places.items():
+        running = [entry for entry in found.assignments if any(node[0] == pool for node in entry.nodes)]
+        own = [one for one in jobs if any(node[0] == pool for node in one.current_nodes)]
+        kept = own if limit is None else own[:limit]
+        assert limit is None or len(running) <= limit
+        assert taking_part & {one.id for one in own} == {one.id for one in kept}, "holders keep their places"
+        if pool in pools and (limit is None or len(own) < limit):
+            fitting = [one.id for one in jobs if not one.current_nodes and one.min_nodes <= pools.count(pool)]
+            assert not fitting or fitting[0] in taking_part, "the first in line gets a place that is free"
+
+
+def test_places_go_to_those_with_nodes_and_then_in_line() -> None:
+    rules = {"main/ax4": PoolTerms(max_parallel=1), "main/bx4": PoolTerms(max_parallel=2)}
+    jobs = [job("huge", least=5), *(job(name) for name in "uvw"), job("x", "a1"), job("y", "b4")]
+    found = counts(planned(rules, *jobs))
+    assert {name for name, count in found.items() if count} == {"u", "x", "y"}
+    only = planned({"main": PoolTerms(max_parallel=1)}, job("x"), job("y", "a1"), job("z", "a2"), pools="aaaa")
+    assert counts(only) == {"x": 0, "y": 4, "z": 0}
+    assert counts(planned({"main": PoolTerms(max_parallel=0)}, job("x"), job("y", "a1"), pools="aaaa")) == {
+        "x": 0,
+        "y": 0,
+    }
+
+
+@pytest.mark.parametrize("pools", ["aaabbbb", "aaa"])
+def test_a_job_without_a_place_is_told_so(pools: str) -> None:
+    rules = {"main": PoolTerms(max_parallel=1)}
+    problem = planned(rules, job("x", "a1"), job("y"), job("z"), pools=pools)
+    of_pools = {node: f"main/{node[0]}x4" for node in problem.whole.nodes}
+    plan = allocator_pb2.Plan(
+        generation=1,
+        problem=problem_to_proto(problem.whole),
+        allocation=allocation_to_proto(problem.allocation([solve(part.rest) for part in problem.parts])),
+        parts=parts_to_proto(problem, of_pools),
+    )
+    assert [part.problem.whole for part in parts_of(plan)] == [part.whole for part in problem.parts]
+    assert "z" not in {entry.job_id for entry in explain_plan(plan).jobs}
+    with pytest.raises(PreconditionError, match="no pool had a place for it"):
+        explain_plan(plan, "z")
+
+
 def test_settings_say_it() -> None:
     section = AllocatorSettings.model_validate(
         {
@@ -239,20 +303,21 @@ def test_settings_say_it() -> None:
             "forward_share": 0.5,
             "pools": {
                 "main": {"forward_policy": "survival", "max_nodes": 4},
-                "main/a100x4": {"max_nodes_per_owner": 2},
+                "main/a100x4": {"max_nodes_per_owner": 2, "max_parallel": 3},
             },
         }
     )
     rules = section.planner_options.pools
     assert rules["main"].forward == ForwardTime(90.0, ForwardPolicy.SURVIVAL, 0.5)
     assert (rules["main"].max_nodes, rules["main"].objective_metric) == (4, None)
-    assert rules["main/a100x4"] == PoolTerms(max_nodes_per_owner=2)
+    assert rules["main/a100x4"] == PoolTerms(max_nodes_per_owner=2, max_parallel=3)
 
 
 @pytest.mark.parametrize(
     ("pools", "field"),
     [
         ({"main": {"max_nodes": -1}}, "pools.main.max_nodes"),
+        ({"main": {"max_parallel": -1}}, "pools.main.max_parallel"),
         ({"main": {"max_nodes_per_owner": 0}}, "pools.main.max_nodes_per_owner"),
         ({"main": {"forward_seconds": 0}}, "pools.main.forward_seconds"),
         ({"main": {"objective_metric": "speed"}}, "pools.main.objective_metric"),

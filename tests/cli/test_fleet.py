@@ -313,6 +313,23 @@ def test_members_become_jobs_whose_scale_counts_gpus(tmp_path: Path) -> None:
     assert first.fleet.checkpoint_seconds == 34.5
 
 
+def test_members_need_what_the_fleet_needs(tmp_path: Path) -> None:
+    needs = '[fleet.needs]\ngpu = "a100"\ngpu-memory = "40G"\ncores = 8\nconstraint = "ib"\nexclude = ["n7"]\n'
+    specs = members(tmp_path, COMMANDS.replace("[[model]]", f"{needs}[[model]]", 1))
+    expected = resources_pb2.NodeNeeds(
+        gpu="a100", gpu_memory_mib=40960, cores=8, constraint="ib", excluded_nodes=["n7"]
+    )
+    assert [spec.needs for spec in specs] == [expected] * 3
+    assert not members(tmp_path, COMMANDS)[0].HasField("needs")
+    for wrong, field in (
+        ('gpu-memory = "much"', "gpu-memory"),
+        ("cores = 0", "cores"),
+        ("gpu_memory = 1", "gpu_memory"),
+    ):
+        with pytest.raises(InvalidInputError, match=rf"fleet\.needs\.{field}"):
+            members(tmp_path, COMMANDS.replace("[[model]]", f"[fleet.needs]\n{wrong}\n[[model]]", 1))
+
+
 def test_a_curve_ends_at_the_peak(tmp_path: Path) -> None:
     (first, *_) = members(tmp_path, COMMANDS.replace("rates = [60.0, 110.0]", "rates = [60.0, 61.0]"))
     assert [point.nodes for point in first.curve] == [1, 2]

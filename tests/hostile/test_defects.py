@@ -96,6 +96,8 @@ OF_SERVICES = {
         "scavenger/acquisition/held_source.py:placeholders",
         "scavenger/idle_events.py:source",
         "scavenger/idle_events.py:deadlines",
+        "scavenger/notifications/notifier.py:receiver of notices of nodes",
+        "scavenger/service.py:notices of nodes",
         "scavenger/service.py:slow nodes",
         "scavenger/sources/schedulers/polled.py:a query of the scheduler",
     ),
@@ -181,6 +183,8 @@ command = ["/bin/cat"]
 [scavenger]
 source = "slurm"
 debounce_seconds = 0
+[scavenger.notifications]
+command = ["/bin/cat"]
 [scavenger.slurm]
 partitions = ["main"]
 sinfo = "{sinfo}"

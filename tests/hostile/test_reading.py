@@ -44,7 +44,7 @@ ALLOWED = {
     "services/malletrain/dashboard/replays.py": _OWN_CHILD,
     "services/malletrain/job_manager/launching/folder.py": _OWN_FILE,
     "services/malletrain/job_manager/notifications/notifier.py": _OWN_FILE,
-    "services/malletrain/job_manager/notifications/post.py": _FROM_PARENT,
+    "services/malletrain/runtime/notices/post.py": _FROM_PARENT,
     "services/malletrain/job_manager/storage/earlier_usage.py": _DATABASE,
     "services/malletrain/job_manager/storage/store.py": _DATABASE,
     "services/malletrain/profiler/store.py": _DATABASE,

@@ -192,6 +192,8 @@ def test_the_demo_runs_in_no_folder_of_a_stranger(folder: Path) -> None:
         "[job_manager]\ntrainer_python = '{file}'\n",
         "[job_manager.notifications]\ncommand = ['{file}']\n",
         "[job_manager.notifications]\nwebhook_file = '{file}'\n",
+        "[scavenger.notifications]\ncommand = ['{file}']\n",
+        "[scavenger.notifications]\nwebhook_file = '{file}'\n",
         "[tls]\nauthority_file = '{file}'\n",
         "[scavenger]\nsource = 'slurm'\n[scavenger.slurm]\nsqueue = '{file}'\n",
         "[scavenger]\nsource = 'pbs'\n[scavenger.pbs.hold]\nqueue = 'idle'\npython = '{file}'\n",

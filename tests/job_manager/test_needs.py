@@ -69,11 +69,17 @@ def test_an_error_names_the_field(needs: dict[str, Any], field: str) -> None:
     assert error.value.field == field
 
 
-def test_members_of_fleets_have_none() -> None:
+def test_members_of_a_fleet_need_the_same() -> None:
     fleet = fleet_pb2.FleetSpec(name="fleet", max_nodes=2, gpus_per_node=2, samples_per_epoch=10.0)
-    with pytest.raises(InvalidInputError) as error:
-        checked(needs=MESSAGE, fleet=fleet, max_nodes=2)
-    assert error.value.field == "specs[0].needs"
+    members = [
+        spec_message(name=name, needs=MESSAGE, fleet=fleet, max_nodes=2, slots_per_node=1, target_samples=10)
+        for name in "ab"
+    ]
+    assert [spec.needs for spec in check_specs(members, os.defpath)] == [NEEDS, NEEDS]
+    members[1].ClearField("needs")
+    with pytest.raises(InvalidInputError, match=r"the same as specs\[0\].needs") as error:
+        check_specs(members, os.defpath)
+    assert error.value.field == "specs[1].needs"
 
 
 def test_everybody_sees_them() -> None:

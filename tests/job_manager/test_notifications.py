@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ import pytest
 
 from malletrain.job_manager.machine.state import JobEvent
 from malletrain.job_manager.machine.transitions import JobReason
-from malletrain.job_manager.notifications.delivery import CommandDelivery, NoticeOutcome, WebhookDelivery, read_webhook
 from malletrain.job_manager.notifications.notices import (
     JobNotice,
     NoticeKind,
@@ -29,69 +26,21 @@ from malletrain.job_manager.notifications.notices import (
 )
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.notices.delivery import CommandDelivery, NoticeOutcome, WebhookDelivery, read_webhook
 from malletrain.v1 import job_manager_pb2 as pb
 from tests.job_manager.serving import ManagerHarness, serve_manager
 from tests.job_manager.stand_in import make_python
 from tests.support.builders import job
 from tests.support.waiting import wait_until_async
+from tests.support.webhooks import SECRET, Receiver, received, webhook_file
 
-SECRET = "Bearer s3cret-of-the-webhook"
+SECTION = "job_manager.notifications"
+FIELD = f"{SECTION}.webhook_file"
 QUICK = {"retry_seconds": 0.05, "retry_max_seconds": 0.1, "timeout_seconds": 20.0}
 
 
-class Receiver:
-    """A real HTTP server. `answers` are the next statuses; 0 hangs until the end; afterwards it answers 204."""
-
-    def __init__(self, *answers: int) -> None:
-        self.answers = list(answers)
-        self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
-        self.over = threading.Event()
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                status = receiver.answers.pop(0) if receiver.answers else 204
-                receiver.requests.append((dict(self.headers), body))
-                if status == 0:
-                    receiver.over.wait(60)
-                    return
-                self.send_response(status)
-                self.send_header("Location", "http://127.0.0.1:9/elsewhere")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *arguments: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def notices(self) -> list[tuple[str, str]]:
-        return [(body["event"], body["job"]["id"]) for _, body in self.requests]
-
-    def close(self) -> None:
-        self.over.set()
-        self._server.shutdown()
-        self._server.server_close()
-
-
-@contextmanager
-def received(*answers: int) -> Iterator[Receiver]:
-    receiver = Receiver(*answers)
-    try:
-        yield receiver
-    finally:
-        receiver.close()
-
-
-def webhook_file(folder: Path, url: str, authorization: str = SECRET) -> Path:
-    path = folder / "webhook"
-    path.write_text(f"{url}\n{authorization}\n")
-    path.chmod(0o600)
-    return path
+def jobs_told(receiver: Receiver) -> list[tuple[str, str]]:
+    return [(body["event"], body["job"]["id"]) for _, body in receiver.requests]
 
 
 @asynccontextmanager
@@ -120,7 +69,7 @@ async def test_a_webhook_that_fails_first_is_told_once_it_answers(tmp_path: Path
             second = await cancelled(harness)
             await wait_until_async(lambda: len(receiver.requests) == 4, 60, "four attempts")
         headers, body = receiver.requests[2]
-    assert receiver.notices() == [("cancelled", first)] * 3 + [("cancelled", second)]
+    assert jobs_told(receiver) == [("cancelled", first)] * 3 + [("cancelled", second)]
     assert len({body["id"] for _, body in receiver.requests}) == 2, "what is told again has the same id"
     assert (headers["Authorization"], headers["Content-Type"]) == (SECRET, "application/json")
     assert (body["job"]["name"], body["job"]["state"], body["job"]["reasonCode"]) == ("first", "CANCELLED", "CANCELLED")
@@ -163,7 +112,7 @@ async def test_a_delivery_that_hangs_is_ended_and_tried_again(tmp_path: Path) ->
         async with manager(tmp_path, webhook_file=file, events=("cancelled",), timeout_seconds=3.0) as harness:
             job_id = await cancelled(harness)
             await wait_until_async(lambda: len(receiver.requests) == 2, 60, "a second attempt")
-    assert receiver.notices() == [("cancelled", job_id)] * 2
+    assert jobs_told(receiver) == [("cancelled", job_id)] * 2
 
 
 @pytest.mark.processes
@@ -174,7 +123,7 @@ async def test_what_could_not_be_told_is_told_by_the_next_jobmanager_and_nothing
             await cancelled(harness)  # before there was a receiver
         async with manager(tmp_path, webhook_file=file, events=("cancelled",)) as harness:
             told = await cancelled(harness)
-            await wait_until_async(lambda: receiver.notices() == [("cancelled", told)], 60, "the first notice")
+            await wait_until_async(lambda: jobs_told(receiver) == [("cancelled", told)], 60, "the first notice")
             noted = tmp_path / "state" / "notifications-webhook.json"
             row = (await harness.events(told))[-1].sequence
             await wait_until_async(lambda: json.loads(noted.read_text())["sequence"] >= row, 10, "it is noted")
@@ -186,7 +135,7 @@ async def test_what_could_not_be_told_is_told_by_the_next_jobmanager_and_nothing
             await wait_until_async(lambda: receiver.requests, 60, "the missed notice")
             last = await cancelled(harness)
             await wait_until_async(lambda: len(receiver.requests) > 1, 60, "the next one")
-    assert receiver.notices() == [("cancelled", missed), ("cancelled", last)]
+    assert jobs_told(receiver) == [("cancelled", missed), ("cancelled", last)]
     assert noted.stat().st_mode & 0o077 == 0
 
 
@@ -197,7 +146,7 @@ async def test_what_a_webhook_refuses_is_left_out_and_redirects_are_not_followed
         async with manager(tmp_path, webhook_file=file, events=("cancelled",)) as harness:
             jobs = [await cancelled(harness) for _ in range(3)]
             await wait_until_async(lambda: len(receiver.requests) == 3, 60, "all notices")
-    assert receiver.notices() == [("cancelled", job_id) for job_id in jobs]
+    assert jobs_told(receiver) == [("cancelled", job_id) for job_id in jobs]
 
 
 @pytest.mark.processes
@@ -208,7 +157,7 @@ async def test_a_notice_is_given_up_after_a_time(tmp_path: Path) -> None:
         async with manager(tmp_path, webhook_file=file, **options) as harness:
             jobs = [await cancelled(harness) for _ in range(2)]
             await wait_until_async(lambda: len(receiver.requests) == 2, 60, "one attempt each")
-    assert receiver.notices() == [("cancelled", job_id) for job_id in jobs]
+    assert jobs_told(receiver) == [("cancelled", job_id) for job_id in jobs]
 
 
 @pytest.mark.processes
@@ -222,8 +171,8 @@ async def test_a_job_that_waits_for_long_is_told_once(tmp_path: Path) -> None:
             await wait_until_async(lambda: receiver.requests, 60, "the notice")
             assert receiver.requests[0][1]["waitedSeconds"] >= 0.2
             await harness.stub.CancelJob(pb.CancelJobRequest(job_id=job_id))
-            await wait_until_async(lambda: ("cancelled", job_id) in receiver.notices(), 60, "its end")
-    assert receiver.notices() == [("waiting", job_id), ("cancelled", job_id)]
+            await wait_until_async(lambda: ("cancelled", job_id) in jobs_told(receiver), 60, "its end")
+    assert jobs_told(receiver) == [("waiting", job_id), ("cancelled", job_id)]
 
 
 @pytest.mark.processes
@@ -231,13 +180,13 @@ async def test_a_command_that_fails_or_hangs_is_ended(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\nsleep 1000 &\necho $! > {tmp_path}/child\nwait\n")
     program.chmod(0o700)
-    delivery = await CommandDelivery((str(program),), 1.0)("{}")
+    delivery = await CommandDelivery((str(program),), 1.0, SECTION)("{}")
     assert (delivery.outcome, delivery.reason) == (NoticeOutcome.TRY_AGAIN, "no end within 1 s")
     child = int((tmp_path / "child").read_text())
     await wait_until_async(lambda: not psutil.pid_exists(child) or _is_over(child), 10, "its child's end")
-    delivery = await CommandDelivery(("/bin/false",), 30.0)("{}")
+    delivery = await CommandDelivery(("/bin/false",), 30.0, SECTION)("{}")
     assert (delivery.outcome, delivery.reason) == (NoticeOutcome.TRY_AGAIN, "exit status 1")
-    assert (await CommandDelivery(("/bin/true",), 30.0)("x" * 1_000_000)).outcome is NoticeOutcome.DELIVERED
+    assert (await CommandDelivery(("/bin/true",), 30.0, SECTION)("x" * 1_000_000)).outcome is NoticeOutcome.DELIVERED
 
 
 def _is_over(pid: int) -> bool:
@@ -249,7 +198,7 @@ def _is_over(pid: int) -> bool:
 
 @pytest.mark.processes
 async def test_a_server_that_is_not_there_is_tried_again(tmp_path: Path) -> None:
-    delivery = await WebhookDelivery(webhook_file(tmp_path, "http://127.0.0.1:9/"), 30.0)("{}")
+    delivery = await WebhookDelivery(webhook_file(tmp_path, "http://127.0.0.1:9/"), 30.0, SECTION)("{}")
     assert (delivery.outcome, delivery.reason) == (NoticeOutcome.TRY_AGAIN, "ConnectionRefusedError")
     (tmp_path / "webhook").unlink()
 
@@ -277,23 +226,23 @@ def test_files_of_webhooks_are_refused_by_name_without_their_content(
     path.write_text(content)
     path.chmod(mode)
     with pytest.raises(InvalidInputError, match=expected) as caught:
-        read_webhook(path)
+        read_webhook(path, FIELD)
     assert "notifications.webhook_file" in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
 def test_a_file_of_a_webhook_that_is_right(tmp_path: Path) -> None:
     path = webhook_file(tmp_path, "https://hooks.example/T0", "")
-    assert read_webhook(path) == ("https://hooks.example/T0", "")
-    assert read_webhook(webhook_file(tmp_path, "http://[::1]:80/x")) == ("http://[::1]:80/x", SECRET)
+    assert read_webhook(path, FIELD) == ("https://hooks.example/T0", "")
+    assert read_webhook(webhook_file(tmp_path, "http://[::1]:80/x"), FIELD) == ("http://[::1]:80/x", SECRET)
     with pytest.raises(InvalidInputError, match="can be read"):
-        read_webhook(tmp_path / "none")
+        read_webhook(tmp_path / "none", FIELD)
 
 
 @pytest.mark.parametrize("command", [("true",), ("/not/there",), ("/etc",), ("/etc/passwd",)])
 def test_commands_that_are_none_are_refused(command: tuple[str, ...]) -> None:
     with pytest.raises(InvalidInputError, match=r"notifications.command\[0\]"):
-        CommandDelivery(command, 1.0)
+        CommandDelivery(command, 1.0, SECTION)
 
 
 def event(before: JobState | None, after: JobState) -> JobEvent:
@@ -327,7 +276,7 @@ def test_waits_begin_at_submission_or_when_nodes_are_lost_and_end_with_nodes() -
 @pytest.mark.processes
 def test_the_event_loop_is_the_only_one_that_waits() -> None:
     async def main() -> None:
-        task = asyncio.create_task(CommandDelivery(("/bin/sleep", "1000"), 1000.0)("{}"))
+        task = asyncio.create_task(CommandDelivery(("/bin/sleep", "1000"), 1000.0, SECTION)("{}"))
         await asyncio.sleep(0.2)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

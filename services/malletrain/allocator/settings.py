@@ -31,6 +31,9 @@ class PoolSettings(BaseModel):
     max_nodes_per_owner: int | None = Field(
         default=None, ge=1, description="Most nodes of the pool that all jobs of one owner have together."
     )
+    max_parallel: int | None = Field(
+        default=None, ge=0, description="Most jobs that take part in plans for the pool at the same time."
+    )
 
 
 class AllocatorSettings(BaseModel):
@@ -187,6 +190,7 @@ class AllocatorSettings(BaseModel):
             pool.objective_metric,
             pool.max_nodes,
             pool.max_nodes_per_owner,
+            pool.max_parallel,
         )
 
     @property

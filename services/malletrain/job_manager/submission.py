@@ -156,14 +156,12 @@ def _check_spec(
 def _check_topology(at: str, spec: resources_pb2.JobSpec) -> TopologyPreference:
     preference = preference_from_proto(spec.topology, at)
     if preference is not TopologyPreference.NONE and spec.HasField("fleet"):
-        raise InvalidInputError(at, "no preference: members of a fleet take any nodes", preference.value)
+        raise InvalidInputError(at, "no preference: members of a fleet have none", preference.value)
     return preference
 
 
 def _check_needs(at: str, spec: resources_pb2.JobSpec) -> NodeNeeds:
     needs = needs_from_proto(spec.needs)
-    if needs and spec.HasField("fleet"):
-        raise InvalidInputError(at, "nothing: members of a fleet take any nodes", in_words(needs))
     try:
         check_needs(needs)
     except NeedError as error:
@@ -435,6 +433,9 @@ def check_fleet(specs: Sequence[resources_pb2.JobSpec], burst_buffer_gb: int) ->
     for index, spec in enumerate(specs):
         if spec.fleet != first.fleet:
             raise InvalidInputError(f"specs[{index}].fleet", "the same as specs[0].fleet")
+        if (needs := needs_from_proto(spec.needs)) != needs_from_proto(first.needs):
+            expected = "the same as specs[0].needs: members of a fleet share nodes"
+            raise InvalidInputError(f"specs[{index}].needs", expected, in_words(needs) or "nothing")
     _check_members(specs, fleet, burst_buffer_gb)
     return fleet
 

@@ -72,7 +72,8 @@ def declaration_of(job: resources_pb2.Job) -> JobDeclaration:
     """What the user has declared of a job."""
     spec = job.spec
     requires_group = spec.topology == resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE
-    certain_nodes = requires_group or bool(needs_from_proto(spec.needs))
+    # The plan measures members of a fleet, on nodes that the fleet has anyway.
+    certain_nodes = not job.fleet_id and (requires_group or bool(needs_from_proto(spec.needs)))
     return JobDeclaration(
         job_id=job.id,
         min_nodes=spec.min_nodes,

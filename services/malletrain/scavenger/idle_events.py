@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import structlog
 
@@ -70,6 +70,7 @@ class IdleEvents:
         clock: Clock,
         metrics: ScavengerMetrics,
         spans: EventSpans,
+        note_quarantine: Callable[[NoteQuarantine], object] = lambda _: None,
     ) -> None:
         """Take over the parts; `run` starts them.
 
@@ -81,7 +82,9 @@ class IdleEvents:
             clock: Wall clock.
             metrics: Metrics for Prometheus.
             spans: Spans of events.
+            note_quarantine: Is told of each node that is left out because it is not well.
         """
+        self._note_quarantine = note_quarantine
         self.machine = machine
         self._source = source
         self._recorder = recorder
@@ -142,6 +145,7 @@ class IdleEvents:
                 if effect.is_check:
                     self._metrics.check_failed()
                 self._log.warning("node quarantined", node=node, seconds=round(effect.seconds), reason=reason, by=by)
+                self._note_quarantine(effect)
 
     async def first_observation(self) -> None:
         """Wait for it, for a moment.

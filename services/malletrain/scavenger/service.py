@@ -30,13 +30,15 @@ from malletrain.scavenger.idle_events import IdleEvents, Recorder
 from malletrain.scavenger.job_manager_client import Releaser
 from malletrain.scavenger.machine.drains import Drain, read_drains
 from malletrain.scavenger.machine.idle_set import IdleSet
-from malletrain.scavenger.machine.machine import ScavengerMachine
+from malletrain.scavenger.machine.machine import CHECK, ScavengerMachine
 from malletrain.scavenger.machine.node_speeds import read_speeds
 from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.machine.quarantine import Quarantine, QuarantinePolicy, read_records
 from malletrain.scavenger.machine.recording import RecordedScavenger
 from malletrain.scavenger.machine.stays import StayEstimator
 from malletrain.scavenger.machine.stimuli import ClockMoved, NodeFailure
+from malletrain.scavenger.notifications.notifier import NodeNotifier
+from malletrain.scavenger.notifications.settings import NodeNotificationSettings
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.slow_node_watch import SlowNodeWatch
 from malletrain.scavenger.sources.base import NodeSource
@@ -78,11 +80,13 @@ def create(
     metrics = ScavengerMetrics()
     clock = watched = WatchedClock(clock)
     state_file = ScavengerStateFile(settings.state_dir)
+    notifier = NodeNotifier(section.notifications, state_file, clock)
     slow = SlowNodeWatch(
         Peers(settings, credential),
         read_speeds(state_file.section(NODE_SPEEDS), section.slow_node_share),
         lambda name: _pool_of(machine.newest, name),
         lambda content: state_file.try_write(NODE_SPEEDS, content),
+        note=notifier.note_slow,
     )
     source = build_source(section, settings, state_file, clock, credential, metrics.reclaim_step, slow.note_speed)
     stays = StayEstimator(
@@ -98,7 +102,7 @@ def create(
         settings.state_dir / "debug", RecordedScavenger(), settings.validate_state, min_stimuli=_MIN_RECORDED
     )
     releaser = Releaser(open_channel(settings.peer("job_manager"), credential), section.release_deadline_seconds)
-    service = ScavengerService(source, machine, recorder, releaser, state_file, section, clock, metrics, slow)
+    service = ScavengerService(source, machine, recorder, releaser, state_file, section, clock, metrics, slow, notifier)
     watched.follow(service.move_times)
     return service
 
@@ -139,6 +143,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         clock: Clock,
         metrics: ScavengerMetrics | None = None,
         slow: SlowNodeWatch | None = None,
+        notifier: NodeNotifier | None = None,
     ) -> None:
         """Take over the parts; `run` starts them.
 
@@ -152,6 +157,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             clock: Wall clock.
             metrics: Metrics for Prometheus.
             slow: Follows which nodes are called slow; None: nobody says so.
+            notifier: Tells the operator of nodes that are not well; None: nobody is told.
         """
         self._source = source
         self._machine = machine
@@ -163,7 +169,17 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         self._metrics = metrics or ScavengerMetrics()
         self._spans = EventSpans()
         self._slow = slow or SlowNodeWatch(None)
-        self._events = IdleEvents(source, machine, recorder, state_file, clock, self._metrics, self._spans)
+        self._notifier = notifier or NodeNotifier(NodeNotificationSettings(), state_file, clock)
+        self._events = IdleEvents(
+            source,
+            machine,
+            recorder,
+            state_file,
+            clock,
+            self._metrics,
+            self._spans,
+            self._notifier.note_quarantine,
+        )
         self._withdrawals = Withdrawals(self._events, releaser, state_file, clock, self._metrics, self._spans)
         self._log = structlog.get_logger(__name__)
 
@@ -176,7 +192,9 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
     async def run(self) -> None:
         """Follow the source and the debounce deadlines, until cancelled."""
         self._events.exclude()
+        self._notifier.note_stored(self._withdrawals.quarantined(), lambda by: by == CHECK)
         watching = start_task(self._slow.run(), "slow nodes")
+        telling = start_task(self._notifier.run(), "notices of nodes")
         try:
             await self._events.run()
         except Exception:
@@ -184,6 +202,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             raise
         finally:
             watching.cancel()
+            telling.cancel()
 
     async def close(self) -> None:
         """End the streams; give nodes back that are held, and end the replay of a trace.

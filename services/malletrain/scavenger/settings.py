@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from malletrain.model.node_needs import MAX_AMOUNTS
 from malletrain.model.topology import path_problem
+from malletrain.scavenger.notifications.settings import NodeNotificationSettings
 from malletrain.scavenger.sources.schedulers.settings import NodeCheckSettings, PbsSettings, SlurmSettings
 
 _MIB = Annotated[int, Field(ge=1, le=MAX_AMOUNTS["memory_mib"])]
@@ -125,6 +126,10 @@ class ScavengerSettings(BaseModel):
         description="Time in which the weight of a failure halves; a quarantine ends as the weights fall.",
     )
     quarantine_longest_seconds: float = Field(default=86400.0, gt=0, description="The longest quarantine.")
+
+    notifications: NodeNotificationSettings = Field(
+        default_factory=NodeNotificationSettings, description="Whom to tell of nodes that are not well."
+    )
 
     @field_validator("topology")
     @classmethod

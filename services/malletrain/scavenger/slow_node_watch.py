@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import grpc.aio
@@ -28,6 +28,7 @@ class SlowNodeWatch:
         pool_of: Callable[[str], str | None] = lambda _: "",
         store: Callable[[Mapping[str, Any]], object] = lambda _: None,
         ask_seconds: float = _ASK_SECONDS,
+        note: Callable[[Sequence[NodeSlowness]], object] = lambda _: None,
     ) -> None:
         """Know of no slow node.
 
@@ -37,12 +38,14 @@ class SlowNodeWatch:
             pool_of: The pool of a node; None: there is no such node any more.
             store: Stores the measures.
             ask_seconds: Time between two questions.
+            note: Is told which nodes are slow, whenever that is judged.
         """
         self._peers = peers
         self._speeds = speeds or NodeSpeeds()
         self._pool_of = pool_of
         self._store = store
         self._ask_seconds = ask_seconds
+        self._note = note
         self._called: tuple[CalledSlow, ...] = ()
         self._unstored = False
         self._log = structlog.get_logger(__name__)
@@ -84,6 +87,7 @@ class SlowNodeWatch:
         """Take over which nodes are slow; what changes is logged."""
         before, now = ({node.name: node for node in known} for known in (self.nodes, nodes))
         self.nodes = nodes
+        self._note(nodes)
         for name, node in now.items():
             if name not in before or before[name].counts != node.counts:
                 said = "a node counts as slow" if node.counts else "a node is called slow"

@@ -58,6 +58,9 @@ async def test_nodes_are_told_by_what_jobs_need_of_them() -> None:
         job_manager.put(job_message("j000003", needs=gpu, state=resources_pb2.JOB_STATE_COMPLETED))
         job_manager.put(job_message("j000004", needs=gpu, state=resources_pb2.JOB_STATE_COMPLETED))
         await wait_until_async(lambda: demand.by_needs() == {NO_NEEDS: 4})
+        needy = job_message("j000002", max_nodes=4, fleet=fleet, fleet_id="f000002", needs=gpu)
+        job_manager.put(needy)
+        await wait_until_async(lambda: demand.by_needs() == {NO_NEEDS: 3, NodeNeeds(gpu="a100"): 1})
 
 
 async def test_changes_of_samples_alone_are_not_asked_for() -> None:

@@ -45,6 +45,11 @@ def explain_plan(plan: allocator_pb2.Plan, job_id: str = "", node: str = "") -> 
         parts = [part for part in parts if job_id in part.assignments]
     elif node:
         parts = [part for part in parts if node in part.problem.whole.nodes]
+    if not parts and any(job.id == job_id for job in plan.problem.jobs):
+        raise PreconditionError(
+            f"job {asked} took no part in plan {plan.generation}: no pool had a place for it "
+            "(allocator.pools.NAME.max_parallel)"
+        )
     if not parts and (job_id or node):
         raise NotFoundError(f"plan {plan.generation} does not know {f'job {asked}' if asked else f'node {node}'}")
     of_kinds = sum(kind_steps(part, _wanted(part, job_id, node), all_scales=bool(job_id)) for part in parts)

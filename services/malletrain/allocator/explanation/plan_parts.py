@@ -21,10 +21,11 @@ def parts_to_proto(problem: PlanProblem, pool_of: Mapping[str, str]) -> list[all
         problem: The problem and its parts.
         pool_of: Pool of each node; empty where jobs may span pools.
     """
-    several = len(problem.parts) > 1
+    # Jobs without a place in their pool are in no part.
+    several = len(problem.parts) > 1 or len(problem.parts[0].whole.jobs) < len(problem.whole.jobs)
     return [
         allocator_pb2.PlanPart(
-            pool=pool_of.get(part.whole.nodes[0], "") if several else "",
+            pool=pool_of.get(part.whole.nodes[0], "") if several and part.whole.nodes else "",
             nodes=part.whole.nodes if several else (),
             job_ids=[job.id for job in part.whole.jobs] if several else (),
             forward_seconds=part.whole.forward_seconds,

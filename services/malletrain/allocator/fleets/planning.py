@@ -26,6 +26,7 @@ from malletrain.fleet.choose import choose
 from malletrain.fleet.makespan import Replanning
 from malletrain.fleet.problem import FleetPlanner
 from malletrain.fleet.sharing import Sharing
+from malletrain.model.node_needs import suits
 from malletrain.model.scaling import ScalingPoint
 
 _ALL_SIZES = 16
@@ -173,7 +174,9 @@ def _planned(
     held = {job.id: frozenset(map(_gpu, job.current_nodes)) for job in jobs}
     own = {node_of(gpu) for job in jobs for gpu in job.current_nodes}
     own |= {node_of(gpu) for gpu, fleet in base.busy_gpus.items() if fleet == fleet_id}
-    common = Counter(sizes[name] for name in own & set(sizes)) or Counter(sizes.values())
+    needs = jobs[0].needs  # of all members: they share nodes
+    suitable = {node.name for node in base.free_to_plan if node.name in own or suits(needs, node.name, node.traits)}
+    common = Counter(sizes[name] for name in own & set(sizes)) or Counter(sizes[name] for name in sorted(suitable))
     per_node = common.most_common(1)[0][0] if common else terms.gpus_of(0)
     composite = PlannableJob(
         id=fleet_id,
@@ -184,6 +187,7 @@ def _planned(
         owner=jobs[0].owner,
         share_weight=statistics.fmean(job.share_weight for job in jobs),
         takes_slow=True,
+        needs=needs,
     )
     live = LiveFleet(
         terms,
@@ -193,7 +197,7 @@ def _planned(
         before.flotilla if before is not None else (),
         before.gpus if before is not None else 0,
         per_node,
-        max(1, per_node * min(terms.max_nodes, len(usable))),
+        max(1, per_node * min(terms.max_nodes, len(suitable))),
         forward.of(
             (node.expected_stay_seconds for node in base.free_to_plan),
             base.changes,

@@ -22,7 +22,7 @@ from malletrain.allocator.problem.forward_time import (
     start_seconds,
 )
 from malletrain.allocator.problem.kinds import with_kinds
-from malletrain.allocator.problem.pools import PoolTerms, join, split, terms_of
+from malletrain.allocator.problem.pools import PoolTerms, join, split, terms_of, within_places
 from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits, TraitCensus
 from malletrain.model.scaling import RescaleStall, ScalingPoint
@@ -233,8 +233,11 @@ def plan_problem(plan_input: PlanInput, options: PlannerOptions) -> PlanProblem:
     terms = PoolTerms() if several or not names else terms_of(options.pools, min(names))
     whole = build_problem(plan_input, _with_terms(options, terms))
     whole = replace(whole, max_nodes=terms.max_nodes)
-    pools = {node.name: node.pool for node in plan_input.nodes} if several else {}
-    parts = split(whole, pools, options.forward, plan_input.changes, options.pools)
+    if several:
+        pools = {node.name: node.pool for node in plan_input.nodes}
+        parts = split(whole, pools, options.forward, plan_input.changes, options.pools)
+    else:
+        parts = (within_places(whole, terms.max_parallel),)
     return PlanProblem(whole, tuple(apply_pins(part, plan_input.pins) for part in parts))
 
 

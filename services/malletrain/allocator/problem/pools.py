@@ -34,16 +34,22 @@ class PoolTerms:
         objective_metric: How progress is measured.
         max_nodes: Most nodes of all jobs together.
         max_nodes_per_owner: Most nodes of all jobs of an owner together, within what its limit leaves for the pool.
+        max_parallel: Most jobs that take part in the pool's plans at the same time.
     """
 
     forward: ForwardTime | None = None
     objective_metric: ObjectiveMetric | None = None
     max_nodes: int | None = None
     max_nodes_per_owner: int | None = None
+    max_parallel: int | None = None
 
     def most(self, nodes: int) -> int:
         """How many of so many nodes jobs may have together."""
         return nodes if self.max_nodes is None else min(nodes, self.max_nodes)
+
+    def has_place(self, jobs: int) -> bool:
+        """Whether one more job may take part beside so many."""
+        return self.max_parallel is None or jobs < self.max_parallel
 
 
 PoolRules = Mapping[str, PoolTerms]
@@ -74,6 +80,9 @@ def split(
     job, among the pools that are large enough for it; the next plan may choose another one while it has no nodes. Of a
     job that not all nodes suit, only the suitable ones count, and of one whose nodes must be in one group, those of the
     largest group.
+    Where a pool has places for so many jobs only, those with nodes there keep theirs, and the others get what is left,
+    all in the order of their submission. A job that gets no place is in no part. One that could have its least nodes
+    in no pool takes no place.
     An owner's limit is divided among the pools in which it has jobs: each pool keeps what the owner holds there as far
     as the limit reaches, and the rest is divided in proportion to what its jobs there could use besides.
 
@@ -85,7 +94,7 @@ def split(
         rules: What the operator has chosen for single pools.
 
     Returns:
-        The parts; the problem itself if there is only one pool.
+        The parts; the problem itself if there is only one pool, which keeps to no `max_parallel`.
     """
     if not pool_of:
         return (problem,)
@@ -112,7 +121,7 @@ def split(
 
 def join(problem: AllocationProblem, answers: Sequence[Allocation]) -> Allocation:
     """The solution of a problem from the solutions of its parts, of which there is at least one."""
-    if len(answers) == 1:
+    if len(answers) == 1 and len(answers[0].assignments) == len(problem.jobs):
         return answers[0]
     nodes = {entry.job_id: entry.nodes for answer in answers for entry in answer.assignments}
     return Allocation(
@@ -120,11 +129,33 @@ def join(problem: AllocationProblem, answers: Sequence[Allocation]) -> Allocatio
         status=min((answer.status for answer in answers), key=_WORST_FIRST.index),
         solver="+".join(dict.fromkeys(answer.solver for answer in answers)),
         solve_seconds=sum(answer.solve_seconds for answer in answers),
-        assignments=tuple(Assignment(job.id, nodes[job.id]) for job in problem.jobs),
+        assignments=tuple(Assignment(job.id, nodes.get(job.id, ())) for job in problem.jobs),
         fallback_reason="; ".join(
             dict.fromkeys(answer.fallback_reason for answer in answers if answer.fallback_reason)
         ),
     )
+
+
+def within_places(problem: AllocationProblem, most: int | None) -> AllocationProblem:
+    """The problem of a pool without the jobs for which it has no place.
+
+    Args:
+        problem: A valid problem, all of one pool.
+        most: Most jobs that take part; None: no limit.
+    """
+    if most is None:
+        return problem
+    ranked = sorted(problem.jobs, key=lambda job: not job.current_nodes)
+    roomy = _suitable_here(problem, [job for job in ranked if not job.current_nodes])
+    placed = {job.id for job in [job for job in ranked if job.current_nodes or job.id in roomy][:most]}
+    hopeless = {job.id for job in problem.jobs if not job.current_nodes and job.id not in roomy}
+    return replace(problem, jobs=tuple(job for job in problem.jobs if job.id in placed | hopeless))
+
+
+def _suitable_here(problem: AllocationProblem, jobs: Sequence[JobDemand]) -> set[str]:
+    """Which jobs could have their least nodes if they were alone."""
+    everywhere = {"": problem.nodes}
+    return {job.id for job in jobs if min(_suitable(problem, job, everywhere)[""], problem.capacity) >= job.min_nodes}
 
 
 def _homes(
@@ -133,22 +164,31 @@ def _homes(
     pool_of: Mapping[str, str],
     terms: Mapping[str, PoolTerms],
 ) -> dict[str, str]:
+    """The pool of each job that takes part."""
     homes: dict[str, str] = {}
+    crowd: Counter[str] = Counter()
     for job in problem.jobs:
         if job.current_nodes:
             # The pool with most of its nodes; the first one among equals.
-            homes[job.id] = Counter(pool_of.get(node, "") for node in job.current_nodes).most_common(1)[0][0]
-    crowd = Counter(homes.values())
+            pool = Counter(pool_of.get(node, "") for node in job.current_nodes).most_common(1)[0][0]
+            if terms[pool].has_place(crowd[pool]):
+                homes[job.id] = pool
+                crowd[pool] += 1
     sizes = {pool: terms[pool].most(len(nodes)) for pool, nodes in members.items()}
     # Those first that have the fewest pools to choose from.
-    for job in sorted(problem.jobs, key=lambda job: not (job.unsuitable_kinds or requires_group(job))):
-        if job.id not in homes:
+    limited = any(terms[pool].max_parallel is not None for pool in members)
+    # Places go by the order of submission alone.
+    for job in sorted(problem.jobs, key=lambda job: not limited and not (job.unsuitable_kinds or requires_group(job))):
+        if not job.current_nodes:
             chooses = job.unsuitable_kinds or requires_group(job)
             suitable = _suitable(problem, job, members) if chooses else sizes
             usable = {pool: terms[pool].most(count) for pool, count in suitable.items()}
-            roomy = [pool for pool, count in usable.items() if count >= job.min_nodes] or list(members)
-            homes[job.id] = max(roomy, key=lambda pool: usable[pool] / (crowd[pool] + 1))
-            crowd[homes[job.id]] += 1
+            roomy = [pool for pool, count in usable.items() if count >= job.min_nodes]
+            open_to = [pool for pool in roomy or members if not roomy or terms[pool].has_place(crowd[pool])]
+            if open_to:
+                homes[job.id] = max(open_to, key=lambda pool: usable[pool] / (crowd[pool] + 1))
+                # Where places are limited, what can't have nodes takes none.
+                crowd[homes[job.id]] += 1 if roomy or not limited else 0
     return homes
 
 
@@ -168,7 +208,7 @@ def _shares(
     terms: Mapping[str, PoolTerms],
 ) -> dict[str, int]:
     """An owner's limit divided among the pools, in nodes; their sum is at most the limit."""
-    owned = [job for job in problem.jobs if job.owner == owner]
+    owned = [job for job in problem.jobs if job.owner == owner and job.id in homes]
     held, usable = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
     for job in owned:
         pool = homes[job.id]
@@ -208,7 +248,7 @@ def _part(
     jobs = tuple(
         replace(job, current_nodes=tuple(node for node in job.current_nodes if node in inside))
         for job in problem.jobs
-        if homes[job.id] == pool
+        if homes.get(job.id) == pool
     )
     time, changes, terms = forward
     seconds = (terms.forward or time).of(

@@ -54,6 +54,21 @@ class Ensemble:
     planner: FleetPolicy
 
 
+class NeedsSection(BaseModel):
+    """Section `[fleet.needs]`: what each node must have; names as of the options of `submit`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    gpu: str = ""
+    gpu_memory: str | None = Field(default=None, alias="gpu-memory")
+    gpus: int | None = None
+    cores: int | None = None
+    memory: str | None = None
+    constraint: str = ""
+    pool: str = ""
+    exclude: list[str] = Field(default_factory=list, max_length=256)
+
+
 class FleetSection(BaseModel):
     """Section `[fleet]`."""
 
@@ -75,6 +90,7 @@ class FleetSection(BaseModel):
     feed_across_nodes: bool = True
     backend: Literal["", "horovod", "torchrun", "command"] = ""
     environment: dict[str, str] = Field(default_factory=dict)
+    needs: NeedsSection = Field(default_factory=NeedsSection)
 
 
 class MemberSection(BaseModel):

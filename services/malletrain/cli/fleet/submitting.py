@@ -8,15 +8,17 @@ from typing import Annotated
 
 import typer
 
-from malletrain.caller.job_request import parse_backend
+from malletrain.caller.job_request import JobRequest, needs_of, parse_backend
 from malletrain.cli.fleet.ensemble_file import EnsembleToml, FleetSection, MemberSection, read_members
 from malletrain.cli.jobs.job_output import job_dict
+from malletrain.cli.jobs.needs import tell_of_unsuited
 from malletrain.cli.shared.output import JsonOption, print_json
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
 from malletrain.common.environment import BATCH_PER_WORKER, FEED, FEED_ACROSS_NODES
 from malletrain.fleet.problem import BeyondPeak, FleetPlanner, Pace
 from malletrain.fleet.rates import scaled_rates
 from malletrain.fleet.spec import FleetSpec
+from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import spec_to_proto
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
@@ -43,6 +45,9 @@ def submit(
     request = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
     with connect() as stubs:
         stored = stubs.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs
+        # All members need the same.
+        for line in tell_of_unsuited(stubs, stored[:1]):
+            typer.echo(line, err=True)
     if as_json:
         print_json({"fleetId": stored[0].fleet_id, "jobs": [job_dict(job) for job in stored]})
     else:
@@ -63,6 +68,7 @@ def member_specs(content: EnsembleToml, workdir: Path, *, with_feed: bool = True
     feed = {} if terms.feed is None else {FEED: terms.feed}
     if terms.feed and not fleet.feed_across_nodes:
         feed[FEED_ACROSS_NODES] = "0"
+    needs = _needs(fleet)
     specs = []
     for member in content.model:
         curve = member_curve(fleet, member)
@@ -82,9 +88,17 @@ def member_specs(content: EnsembleToml, workdir: Path, *, with_feed: bool = True
                 backend=parse_backend(fleet.backend),
                 profile=resources_pb2.PROFILE_MODE_NEVER if len(curve) > 1 else resources_pb2.PROFILE_MODE_AUTO,
                 fleet=common,
+                needs=needs,
             )
         )
     return specs
+
+
+def _needs(fleet: FleetSection) -> resources_pb2.NodeNeeds | None:
+    try:
+        return needs_of(JobRequest(command=("",), **fleet.needs.model_dump()))
+    except InvalidInputError as error:
+        raise error.at(f"fleet.needs.{error.field.removeprefix('--')}") from None
 
 
 def fleet_spec(fleet: FleetSection, *, with_feed: bool = True) -> FleetSpec:

@@ -19,7 +19,7 @@ from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 def named_files(settings: AllSettings) -> Iterator[tuple[str, Path]]:
     """What the services execute or believe because settings name it, each with its setting. Not all need exist."""
     jobs, tls, tracing = settings.job_manager, settings.tls, settings.tracing
-    notices = jobs.notifications
+    notices, of_nodes = jobs.notifications, settings.scavenger.notifications
     files = {
         "database_password_file": settings.database_password_file,
         "tls.certificate_file": tls.certificate_file,
@@ -28,6 +28,7 @@ def named_files(settings: AllSettings) -> Iterator[tuple[str, Path]]:
         "tracing.headers_file": tracing.headers_file,
         "tracing.authority_file": tracing.authority_file,
         "job_manager.notifications.webhook_file": notices.webhook_file,
+        "scavenger.notifications.webhook_file": of_nodes.webhook_file,
     }
     yield from ((field, path) for field, path in files.items() if path is not None)
     if settings.access.munge != "off" and settings.access.munge_path:
@@ -36,6 +37,8 @@ def named_files(settings: AllSettings) -> Iterator[tuple[str, Path]]:
     yield from _program("job_manager.trainer_python", jobs.trainer_python)
     if notices.command:
         yield from _program("job_manager.notifications.command", notices.command[0])
+    if of_nodes.command:
+        yield from _program("scavenger.notifications.command", of_nodes.command[0])
     yield from _of_schedulers(settings)
 
 

@@ -14,16 +14,17 @@ from pathlib import Path
 
 import structlog
 
-from malletrain.common.backoff import Backoff
 from malletrain.common.files import write_atomically
 from malletrain.job_manager.machine.jobs import Job, job_number
-from malletrain.job_manager.notifications.delivery import CommandDelivery, Deliver, NoticeOutcome, WebhookDelivery
 from malletrain.job_manager.notifications.notices import JobNotice, NoticeKind, Waits, due_waits, end_notice, waits_now
 from malletrain.job_manager.notifications.settings import NotificationSettings
 from malletrain.job_manager.storage.store import JobStore
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.database.errors import DatabaseUnavailableError
+from malletrain.runtime.notices.delivery import Deliver
+from malletrain.runtime.notices.sending import receivers, send
 
+_SECTION = "job_manager.notifications"
 _LOOK_SECONDS = 1.0
 _ROWS = 200
 
@@ -112,24 +113,8 @@ class Notifier:
         self._told = told
 
     async def _tell(self, notice: JobNotice) -> None:
-        """Deliver a notice, with pauses, until that succeeds, makes no sense, or is too late."""
-        begin, attempts = self._clock.monotonic(), 0
-        backoff = Backoff(self._settings.retry_seconds, self._settings.retry_max_seconds)
-        while True:
-            attempts += 1
-            pause = backoff.fail()
-            outcome, reason = await self._deliver(notice.as_json())
-            late = self._clock.monotonic() - begin + pause > self._settings.give_up_seconds
-            if outcome is NoticeOutcome.DELIVERED:
-                self._log.info(
-                    "notification delivered", job=notice.job.id, event_kind=notice.kind.value, attempts=attempts
-                )
-                return
-            if outcome is NoticeOutcome.REFUSED or late:
-                self._log.error("notification given up", job=notice.job.id, event_kind=notice.kind.value, reason=reason)
-                return
-            self._log.warning("notification delayed", job=notice.job.id, reason=reason, pause_seconds=pause)
-            await asyncio.sleep(pause)
+        log = self._log.bind(job=notice.job.id, event_kind=notice.kind.value)
+        await send(notice.as_json(), self._deliver, self._settings, self._clock, log)
 
 
 def open_notifiers(
@@ -144,14 +129,9 @@ def open_notifiers(
     Raises:
         InvalidInputError: a receiver can't be used.
     """
-    receivers: dict[str, Deliver] = {}
-    if settings.webhook_file is not None:
-        receivers["webhook"] = WebhookDelivery(settings.webhook_file, settings.timeout_seconds)
-    if settings.command:
-        receivers["command"] = CommandDelivery(settings.command, settings.timeout_seconds)
     return [
         Notifier(name, deliver, settings, store, jobs, state_dir / f"notifications-{name}.json", clock)
-        for name, deliver in receivers.items()
+        for name, deliver in receivers(settings, _SECTION).items()
     ]
 
 

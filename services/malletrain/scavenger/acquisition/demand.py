@@ -51,22 +51,28 @@ class JobManagerDemand:
 
     def nodes(self) -> int:
         """Number of nodes."""
-        return sum(self._max_nodes.values()) + self._of_fleets()
+        return sum(self._max_nodes.values()) + sum(self._of_fleets().values())
 
     def by_needs(self) -> Mapping[NodeNeeds, int]:
-        """Number of nodes by what jobs need of each of them. Members of fleets need nothing."""
-        found = {NO_NEEDS: fleets} if (fleets := self._of_fleets()) else {}
+        """Number of nodes by what jobs need of each of them; members of a fleet need the same."""
+        found: dict[NodeNeeds, int] = {}
+        members = {job.fleet_id: job for job in self._members.values()}
+        for fleet_id, count in self._of_fleets().items():
+            needs = needs_from_proto(members[fleet_id].spec.needs)
+            found[needs] = found.get(needs, 0) + count
         for job_id, count in self._max_nodes.items():
             needs = self._needs.get(job_id, NO_NEEDS)
             found[needs] = found.get(needs, 0) + count
         return found
 
-    def _of_fleets(self) -> int:
+    def _of_fleets(self) -> dict[str, int]:
         gpus: dict[str, int] = {}
         fleets = {job.fleet_id: job.spec.fleet for job in self._members.values()}
         for job in self._members.values():
             gpus[job.fleet_id] = gpus.get(job.fleet_id, 0) + job.spec.max_nodes
-        return sum(min(spec.max_nodes, ceil(gpus[name] / max(1, spec.gpus_per_node))) for name, spec in fleets.items())
+        return {
+            name: min(spec.max_nodes, ceil(gpus[name] / max(1, spec.gpus_per_node))) for name, spec in fleets.items()
+        }
 
     async def follow(self) -> None:
         """Keep the number up to date, until cancelled."""

@@ -32,7 +32,7 @@ from malletrain.scavenger.machine.stimuli import (
 
 Effects = tuple[Effect, ...]
 
-_CHECK = "the check before its first worker"
+CHECK = "the check before its first worker"
 NOTHING_OBSERVED = Observation(0.0, {})
 
 
@@ -137,9 +137,9 @@ class ScavengerMachine:
         """Nodes that have failed their check are left out until they are checked again."""
         effects: list[Effect] = []
         for node, reason in sorted(unfit.items()):
-            seconds = self.quarantine.check_failed(node, now, reason, _CHECK)
+            seconds = self.quarantine.check_failed(node, now, reason, CHECK)
             effects += self._put_out([node], seconds, now, "quarantine")
-            effects.append(NoteQuarantine(NodeFailure(node, reason, _CHECK), seconds, is_check=True))
+            effects.append(NoteQuarantine(NodeFailure(node, reason, CHECK), seconds, is_check=True))
         return (*effects, ExcludeNodes(), StoreQuarantine(), StoreCooldowns()) if effects else ()
 
     def _announce(

@@ -1,4 +1,4 @@
-"""Posts one notice and ends: a program of its own, so that no server can hold JobManager up.
+"""Posts one notice and ends: a program of its own, so that no server can hold a service up.
 
 Standard input is JSON with `url`, `authorization`, `body` and `seconds`. Exit status: 0 delivered, 75 try again, 76
 refused. One line on standard error says why, without the URL. Imports nothing of MalleTrain.

@@ -16,19 +16,18 @@ from urllib.parse import urlsplit
 from malletrain.common.addresses import is_loopback
 from malletrain.common.commands import start_command
 from malletrain.common.files import open_plain
-from malletrain.job_manager.notifications import post
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.notices import post
 
 _KEPT_VARIABLES = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR"),
 )
-"""Of JobManager's own environment: the rest may contain secrets."""
+"""Of the service's own environment: the rest may contain secrets."""
 _MAX_REASON_BYTES = 300
 
 
-_FIELD = "job_manager.notifications.webhook_file"
 _MAX_BYTES = 8192
 
 
@@ -57,24 +56,26 @@ class Deliver(Protocol):
 class WebhookDelivery:
     """Posts notices to a URL."""
 
-    def __init__(self, file: Path, seconds: float) -> None:
+    def __init__(self, file: Path, seconds: float, section: str) -> None:
         """Check the file; it is read again for each notice, so that it can be changed at any time.
 
         Args:
             file: See `read_webhook`.
             seconds: How long a delivery may take.
+            section: Section of settings that names the file, for errors.
 
         Raises:
             InvalidInputError: the file can't be used.
         """
-        read_webhook(file)
+        self._field = f"{section}.webhook_file"
+        read_webhook(file, self._field)
         self._file = file
         self._seconds = seconds
 
     async def __call__(self, notice: str) -> NoticeDelivery:
         """Post a notice. What is secret is given in a file in memory."""
         try:
-            webhook = read_webhook(self._file)
+            webhook = read_webhook(self._file, self._field)
         except InvalidInputError as error:
             return NoticeDelivery(NoticeOutcome.TRY_AGAIN, str(error))
         given = json.dumps({**webhook._asdict(), "body": notice, "seconds": self._seconds})
@@ -89,18 +90,19 @@ class WebhookDelivery:
 class CommandDelivery:
     """Runs the operator's program."""
 
-    def __init__(self, words: Sequence[str], seconds: float) -> None:
+    def __init__(self, words: Sequence[str], seconds: float, section: str) -> None:
         """Check the program.
 
         Args:
             words: Program, by its absolute path, and arguments.
             seconds: How long it may take.
+            section: Section of settings that names the program, for errors.
 
         Raises:
             InvalidInputError: there is no such program.
         """
         if not Path(words[0]).is_absolute() or not os.access(words[0], os.X_OK) or Path(words[0]).is_dir():
-            field = "job_manager.notifications.command[0]"
+            field = f"{section}.command[0]"
             raise InvalidInputError(field, "the absolute path of a program", words[0])
         self._words = tuple(words)
         self._seconds = seconds
@@ -166,8 +168,12 @@ class Webhook(NamedTuple):
     authorization: str
 
 
-def read_webhook(path: Path) -> Webhook:
+def read_webhook(path: Path, field: str) -> Webhook:
     """The webhook that a file names.
+
+    Args:
+        path: The file.
+        field: The setting that names it, for errors.
 
     Raises:
         InvalidInputError: the file can't be read, others can read it, or it does not contain what is expected. The
@@ -179,18 +185,18 @@ def read_webhook(path: Path) -> Webhook:
             text = file.read(_MAX_BYTES + 1).decode("ascii")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not ASCII"
-        raise InvalidInputError(_FIELD, f"a file that can be read ({reason})", str(path)) from None
+        raise InvalidInputError(field, f"a file that can be read ({reason})", str(path)) from None
     if stat.S_IMODE(found.st_mode) & 0o077:
-        raise InvalidInputError(_FIELD, "a file that only its owner can read (chmod 600)", str(path))
+        raise InvalidInputError(field, "a file that only its owner can read (chmod 600)", str(path))
     lines = text.splitlines()
     if len(text) > _MAX_BYTES or not 1 <= len(lines) <= 2 or not all(line.isprintable() for line in lines):
-        raise InvalidInputError(_FIELD, "a file of one or two lines: URL, and value of Authorization", str(path))
+        raise InvalidInputError(field, "a file of one or two lines: URL, and value of Authorization", str(path))
     url, authorization = lines[0].strip(), lines[1].strip() if len(lines) == 2 else ""
-    _check_url(url, path)
+    _check_url(url, path, field)
     return Webhook(url, authorization)
 
 
-def _check_url(url: str, path: Path) -> None:
+def _check_url(url: str, path: Path, field: str) -> None:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -198,6 +204,6 @@ def _check_url(url: str, path: Path) -> None:
         host, port, parts = "", None, urlsplit("")
     local = is_loopback(f"[{host}]:{port or 80}" if ":" in host else f"{host}:{port or 80}")
     if not host or " " in url or not (parts.scheme == "https" or (parts.scheme == "http" and local)):
-        raise InvalidInputError(_FIELD, "an https URL in the first line, or an http one of this machine", str(path))
+        raise InvalidInputError(field, "an https URL in the first line, or an http one of this machine", str(path))
     if parts.username is not None or parts.password is not None:
-        raise InvalidInputError(_FIELD, "no user in the URL; the second line is for Authorization", str(path))
+        raise InvalidInputError(field, "no user in the URL; the second line is for Authorization", str(path))

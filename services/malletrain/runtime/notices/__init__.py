@@ -1,0 +1,1 @@
+"""Delivers notices to what the operator names: a webhook, a command."""
