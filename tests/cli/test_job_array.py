@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.caller.job_array import ArrayRequest, array_specs, in_words, parse_array
+from malletrain.caller.job_array import ArrayRequest, array_specs, parse_array
 from malletrain.caller.job_file import read_job_file
 from malletrain.caller.job_request import JobRequest
+from malletrain.cli.jobs.job_output import parameters_in_words
 from malletrain.cli.jobs.needs import parse_nodes
 from malletrain.runtime.errors import InvalidInputError
 
@@ -20,7 +21,7 @@ def test_parameters_and_limit() -> None:
     assert (found.parameters, found.at_once) == ({"lr": ["0.1", "0.01"], "depth": ["18", "50"]}, 3)
     assert parse_array("lr=0.1%10") == ArrayRequest({"lr": ["0.1"]}, 10)
     assert parse_array("lr=0.1").at_once == 0
-    assert [in_words(values) for values in found.combinations()] == [
+    assert [parameters_in_words(values) for values in found.combinations()] == [
         "depth=18 lr=0.1",
         "depth=50 lr=0.1",
         "depth=18 lr=0.01",

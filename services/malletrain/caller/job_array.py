@@ -121,11 +121,6 @@ def filled_spec(request: JobRequest, parameters: Mapping[str, str]) -> resources
     return job_spec(_own(request, parameters))
 
 
-def in_words(parameters: Mapping[str, str]) -> str:
-    """Parameters of a job, such as `depth=18 lr=0.1`, by name."""
-    return " ".join(f"{name}={value}" for name, value in sorted(parameters.items()))
-
-
 def _chooses_script(command: Iterable[str]) -> bool:
     """Whether a parameter may choose what is run: then each job's script is looked at for itself."""
     words = list(command)

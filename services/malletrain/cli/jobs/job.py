@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from malletrain.caller.dependencies import dependencies_in_words
-from malletrain.caller.job_array import in_words
 from malletrain.caller.job_file import job_file_text
 from malletrain.caller.metric_histories import visible_histories
 from malletrain.cli.jobs.job_output import (
@@ -19,6 +18,7 @@ from malletrain.cli.jobs.job_output import (
     job_dict,
     limits_in_words,
     metric_facts,
+    parameters_in_words,
     reason_of,
     run_in_words,
     saves_in_words,
@@ -137,7 +137,9 @@ def _print_facts(
         "state": f"{state_name(found.state)}: {reason_of(found)}".replace("\n", f"\n{' ' * LABEL_CELLS}"),
         "submitted": f"{ago(found.create_time, now)} ago",
         **({"fleet": f"{found.fleet_id}  {found.spec.fleet.name}"} if found.fleet_id else {}),
-        **({"array": f"{found.array_id}  {in_words(found.spec.array_parameters)}"} if found.array_id else {}),
+        **(
+            {"array": f"{found.array_id}  {parameters_in_words(found.spec.array_parameters)}"} if found.array_id else {}
+        ),
         "scale": scale_in_words(found),
         **({"after": after} if (after := dependencies_in_words(found.spec)) else {}),
         **({"needs nodes of": needs} if (needs := needs_in_words(found.spec)) else {}),

@@ -85,3 +85,8 @@ def run_in_words(spec: resources_pb2.JobSpec) -> str:
     backend = resources_pb2.LauncherBackend.Name(spec.backend).removeprefix("LAUNCHER_BACKEND_").lower()
     named = "its script shows, or by default" if backend == "unspecified" else backend
     return f"{named} ({spec.launch_note})" if spec.launch_note else named
+
+
+def parameters_in_words(parameters: Mapping[str, str]) -> str:
+    """The parameters of a job of an array, such as `depth=18 lr=0.1`, by name."""
+    return " ".join(f"{name}={value}" for name, value in sorted(parameters.items()))

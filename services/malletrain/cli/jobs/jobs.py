@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from malletrain.caller.job_array import in_words
-from malletrain.cli.jobs.job_output import job_dict, reason_of
+from malletrain.cli.jobs.job_output import job_dict, parameters_in_words, reason_of
 from malletrain.cli.jobs.outlook import ask, eta_in_words, outlook, outlook_dict, rate_in_words, samples_in_words
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.burst_buffer import quota_in_words, quota_of
@@ -111,7 +110,7 @@ def _row(job: resources_pb2.Job, seen: Outlook, now: float, *, several_owners: b
     cells: list[ListingCell | str] = [
         job.id,
         job.array_id,
-        in_words(job.spec.array_parameters),
+        parameters_in_words(job.spec.array_parameters),
         job.fleet_id,
         ListingCell(job.owner if several_owners else "", job.owner),
         job.spec.name,

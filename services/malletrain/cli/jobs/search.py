@@ -11,13 +11,13 @@ import grpc
 import typer
 
 from malletrain.caller.call_errors import exception_of
-from malletrain.caller.job_array import in_words
 from malletrain.caller.job_file import read_job_text
 from malletrain.caller.job_request import default_name
 from malletrain.caller.searching.driver import SearchListeners, trial_name
 from malletrain.caller.searching.search_file import in_file, read_search_file
 from malletrain.caller.searching.start import SearchRequest, run_search
 from malletrain.caller.searching.studies import JOB_KEY, REASON_KEY, new_name
+from malletrain.cli.jobs.job_output import parameters_in_words
 from malletrain.cli.jobs.needs import parse_nodes
 from malletrain.cli.jobs.waiting import INTERRUPTED
 from malletrain.cli.shared.output import JsonOption, print_json, print_table
@@ -117,7 +117,9 @@ def _complete(study: Study) -> bool:
 
 
 def _parameters(params: Mapping[str, Any]) -> str:
-    return in_words({key: f"{value:.6g}" if isinstance(value, float) else str(value) for key, value in params.items()})
+    return parameters_in_words(
+        {key: f"{value:.6g}" if isinstance(value, float) else str(value) for key, value in params.items()}
+    )
 
 
 def _print_best(study: Study) -> None:
