@@ -117,6 +117,13 @@ def reporting(calls: int, monitor: str, directory: str) -> dict[str, float]:
     return {**hot(client.report, calls), "first_call_ms": first * 1e3}
 
 
+def logging(calls: int, monitor: str, directory: str) -> dict[str, float]:
+    client, _ = reporting_client(monitor, directory)
+    time.sleep(1.0)
+    values = {"loss": 0.5}
+    return hot(lambda _: client.log_metrics(values), calls)
+
+
 def full(calls: int, monitor: str, directory: str) -> dict[str, float]:
     client, _ = reporting_client(monitor, directory)
     time.sleep(1.0)
@@ -189,6 +196,7 @@ SITUATIONS: dict[str, tuple[str, Callable[[int, str, str], dict[str, float]]]] =
     "up": ("hot: report, Monitor up", reporting),
     "down": ("hot: report, Monitor down", reporting),
     "full": ("hot: report, ring full, sidecar stopped", full),
+    "logging": ("hot: log_metrics of one value, Monitor up", logging),
     "pipe": ("hot: plain os.write to a pipe", pipe),
     "socket": ("hot: plain send on a socket", stream),
     "cold_nothing": ("cold: an empty function", cold_nothing),
