@@ -99,7 +99,7 @@ def test_at_a_time_out_the_better_of_the_present_map_and_the_incumbent_is_chosen
     problem = AllocationProblem(("n1", "n2", "n3", "n4"), 120.0, (demand,))
     late = SolverAnswer(None, False, "the time limit passed")
     per_job = [scale_values(demand, problem)]
-    counts, outcome = solving._judge(problem, per_job, "highs-counts", late, [1])
+    counts, outcome = solving._judge(problem, per_job, Formulation.COUNTS, late, [1])
     assert (outcome.status, counts) == (status, [4 if held else 1])
     assert objective_of(per_job, counts) == pytest.approx(45_600.0 if held else 12_000.0)
 

@@ -163,7 +163,7 @@ class Allocation:
         objective: Value of the objective, in metric x seconds.
         status: OPTIMAL (proven), FEASIBLE (best solution within the time limit) or UNCHANGED (no solution was found:
             every job keeps its nodes).
-        solver: "dp", "highs-counts", "highs-nodes", "highs-kinds", "highs-groups", "greedy" or "present".
+        solver: "dp", "highs-counts", "highs-milp", "highs-nodes", "highs-kinds", "highs-groups", "greedy" or "present".
         solve_seconds: Wall-clock time in seconds.
         assignments: One per job, in the problem's order.
         fallback_reason: Why another solver answered than the requested one; empty where the requested one did.
