@@ -13,7 +13,14 @@ from malletrain.caller.sizes import parse_burst_buffer
 from malletrain.cli.shared.help_panels import help_panels
 from malletrain.cli.shared.output import JsonOption, hint_at_compiler, print_json
 from malletrain.cli.shared.progress import progress_bar
-from malletrain.cli.simulate.replay_input import ReplayInput, jobs_of, past_of, refuse_beside_journal, trace_of
+from malletrain.cli.simulate.replay_input import (
+    ReplayInput,
+    jobs_of,
+    past_of,
+    refuse_beside_journal,
+    terms_of_pool,
+    trace_of,
+)
 from malletrain.cli.simulate.replay_output import (
     answer,
     figures_of,
@@ -49,7 +56,7 @@ DelaysOption = typer.Option(help="File of benchmarks/zero_impact.py: how much la
         "What is replayed": ("trace", "nodes", "hours", "journal", "since", "jobs", "scaling"),
         "Who gets which nodes": (
             *("policy", "fixed_nodes", "forward", "forward_policy", "forward_share", "metric", "cost_model"),
-            *("max_parallel", "max_parallel_per_owner", "max_nodes_per_owner", "fair_share_half_life"),
+            *("max_parallel", "max_parallel_per_owner", "max_nodes_per_owner", "fair_share_half_life", "pool"),
         ),
         "Burst buffer": ("burst_buffer", "admission", "window", "starvation_bound"),
         "How it is counted": ("engine", "accounting", "charge", "commit_seconds", "paper_quirks", "bound"),
@@ -82,6 +89,10 @@ def replay(
     max_parallel: Annotated[int, typer.Option(help="Jobs that may take part at once.")] = 10,
     max_parallel_per_owner: Annotated[int, typer.Option(help="Jobs of one owner of these; 0: no limit.")] = 0,
     max_nodes_per_owner: Annotated[int, typer.Option(help="Nodes of all jobs of one owner; 0: no limit.")] = 0,
+    pool: Annotated[
+        str | None,
+        typer.Option(help="The nodes are those of this pool: what [allocator.pools] of the settings says holds."),
+    ] = None,
     fair_share_half_life: Annotated[
         float, typer.Option(help="Half-life of what owners have used, seconds; 0: no fair share.")
     ] = 604_800.0,
@@ -148,6 +159,8 @@ def replay(
         paper_quirks=paper_quirks,
         engine=engine,
     )
+    if pool is not None:
+        options = options.of_pool(terms_of_pool(pool))
     rates = HourlyRates(rate, gpu_rate, gpus_per_node, currency)
     delay = None if delays is None else read_delay(delays)
     if trace is None or journal is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from malletrain.allocator.problem.pools import PoolTerms, terms_of
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
 from malletrain.scavenger.trace_files import read_trace
@@ -91,6 +92,25 @@ def past_of(place: str, since: str | None, options: ReplayOptions) -> ReplayInpu
         report=report,
         delay=release_delay(journal, begin, end),
     )
+
+
+def terms_of_pool(name: str) -> PoolTerms:
+    """What the settings say of a pool.
+
+    Args:
+        name: The pool, or a partition.
+
+    Raises:
+        InvalidInputError: they say nothing of it.
+    """
+    from malletrain.cli.shared.settings import load
+
+    rules = load().allocator.planner_options.pools
+    terms = terms_of(rules, name)
+    if terms == PoolTerms():
+        known = ", ".join(sorted(rules)) or "there are none"
+        raise InvalidInputError("--pool", f"a pool that [allocator.pools] of the settings names ({known})", name)
+    return terms
 
 
 def jobs_of(jobs: str, scaling: Path | None) -> Workload:

@@ -239,7 +239,7 @@ class _Replay:
             Number of jobs whose scale changed, and the cost of these rescales in samples.
         """
         self._stays.refit(self._now, self._idle_since.values())
-        pool = len(self._idle_since)
+        pool = self._options.most(len(self._idle_since))
         advised = self._advisor
         counts = self._decide(self._active, pool) if advised is None else advised.counts(self._now, self._active, pool)
         changed = rearrange([run.nodes for run in self._active], counts, self._free, self._rank)

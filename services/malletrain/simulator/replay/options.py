@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import FORWARD_SECONDS, SURVIVAL_SHARE, ForwardPolicy, ForwardTime
+from malletrain.allocator.problem.pools import PoolTerms
 from malletrain.job_manager.machine.admission_window import (
     MAX_BURST_BUFFER_GB,
     MAX_PLACES,
@@ -63,6 +64,7 @@ class ReplayOptions:
         max_parallel: Most jobs that are admitted at once.
         max_parallel_per_owner: Most jobs of one owner that are admitted at once; 0: no limit.
         max_nodes_per_owner: Most nodes of all jobs of one owner; 0: no limit. Only the policy `milp` knows it.
+        max_nodes: Most nodes of all jobs together; None: no limit.
         fair_share_half_life_s: Half-life of the owners' uses, in seconds; 0: no fair share.
         burst_buffer_gb: Quota of burst buffer in GB, of which admitted jobs hold what they ask for.
         admission: Who gets burst buffer.
@@ -91,6 +93,7 @@ class ReplayOptions:
     max_parallel: int = 10
     max_parallel_per_owner: int = 0
     max_nodes_per_owner: int = 0
+    max_nodes: int | None = None
     fair_share_half_life_s: float = 604_800.0
     burst_buffer_gb: int = 0
     admission: AdmissionRule = AdmissionRule.FIFO
@@ -177,11 +180,40 @@ class ReplayOptions:
             raise InvalidInputError("--accounting", f"{Accounting.EVENT} with --engine services", self.accounting.value)
         if self.paper_quirks:
             raise InvalidInputError("--paper-quirks", "--engine fast")
+        if self.max_nodes is not None:
+            raise InvalidInputError("--pool", "a pool without max_nodes, or --engine fast")
 
     @property
     def forward(self) -> ForwardTime:
         """How T_fwd is computed."""
         return ForwardTime(self.forward_s, self.forward_policy, self.forward_share)
+
+    def most(self, nodes: int) -> int:
+        """How many of so many idle nodes jobs may have together."""
+        return nodes if self.max_nodes is None else min(nodes, self.max_nodes)
+
+    def of_pool(self, terms: PoolTerms) -> ReplayOptions:
+        """The options with what differs in a pool, as plans for it have it.
+
+        Args:
+            terms: Its terms.
+
+        Raises:
+            InvalidInputError: it has no place for a job, or what these options do not go with.
+        """
+        forward, owner = terms.forward or self.forward, terms.max_nodes_per_owner
+        limits = [limit for limit in (owner, self.max_nodes_per_owner) if limit]
+        places = self.max_parallel if terms.max_parallel is None else min(self.max_parallel, terms.max_parallel)
+        return replace(
+            self,
+            forward_s=forward.seconds,
+            forward_policy=forward.policy,
+            forward_share=forward.share,
+            metric=terms.objective_metric or self.metric,
+            max_nodes=terms.max_nodes,
+            max_nodes_per_owner=min(limits, default=0),
+            max_parallel=places,
+        )
 
     def shares(self, owners: Collection[str]) -> bool:
         """Whether it matters whose job is whose."""
