@@ -220,6 +220,7 @@ benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/steps.py --rounds 10
 	$(BIN)/python benchmarks/floods.py
 	$(BIN)/python benchmarks/studies/tuning_share.py
+	-$(BIN)/python benchmarks/studies/search.py
 	-$(BIN)/python benchmarks/studies/ensemble_training.py
 	-$(BIN)/python benchmarks/studies/ensemble_training.py --scarce
 
