@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import malletrain
 from malletrain.caller.job_request import JobRequest
 from malletrain.caller.searching import history
 from malletrain.caller.searching.decisions import SearchPlan, TrialJob
@@ -265,3 +267,9 @@ def test_trials_that_were_enqueued_come_first() -> None:
     search.run()
     assert study.trials[0].params == {"x": 0.25, "y": "b"}
     assert len(study.trials) == TRIALS
+
+
+def test_without_optuna_the_error_says_how_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ImportError, match=r"searches need Optuna: pip install 'malletrain\[search\]'"):
+        malletrain.search(["train", "{x}"], {"x": (0, 1)}, "loss")
