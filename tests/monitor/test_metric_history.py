@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.monitor.machine.progress import RecordColumns, ReportedBatch
+from malletrain.monitor.machine.progress import NO_POSITION, RecordColumns, ReportedBatch
 from malletrain.monitor.training_metrics.history import (
     MAX_POINTS,
     HistoryEnd,
@@ -19,7 +19,7 @@ from malletrain.monitor.training_metrics.history import (
     begun,
     thinned,
 )
-from malletrain.monitor.training_metrics.steps import with_steps
+from malletrain.monitor.training_metrics.steps import SamplesByTime, with_steps
 
 
 def logged(values: Sequence[float]) -> list[LoggedValue]:
@@ -105,6 +105,25 @@ def test_without_a_step_a_value_is_at_the_samples_that_were_done_when_it_was_log
 ) -> None:
     batches = [batch([10.0, 20.0], [110, 110], positions[:2]), batch([30.0], [110], positions[2:])]
     values = [LoggedValue("loss", n, at, step, 0.5) for n, at, step in ((1, 25.0, None), (2, 30.0, None), (3, 5.0, 7))]
-    assert [value.step for value in with_steps(values, batches, done)] == [220, 330, 7]
-    assert [value.step for value in with_steps(values[:1], [], 40)] == [40]
-    assert [value.step for value in with_steps([values[0]._replace(unix_seconds=1.0)], batches, 330)] == [0]
+    known = SamplesByTime()
+    known.add(batches, done)
+    assert [value.step for value in with_steps(values, known)] == [220, 330, 7]
+    assert known.at(1.0) == 0
+    nothing = SamplesByTime()
+    nothing.add([], 40)
+    assert [value.step for value in with_steps(values[:1], nothing)] == [40]
+
+
+def test_values_that_come_after_their_batches_are_where_they_were_logged() -> None:
+    known = SamplesByTime()
+    for number in range(1, 6):
+        known.add([batch([float(number)], [10], [NO_POSITION])], 10 * number)
+    assert [known.at(number + 0.5) for number in range(6)] == [0, 10, 20, 30, 40, 50]
+
+
+def test_what_is_known_of_the_past_is_bounded() -> None:
+    known = SamplesByTime()
+    for number in range(1, 5001):
+        known.add([batch([float(number)], [10], [NO_POSITION])], 10 * number)
+    assert known.at(4000.5) == 40000
+    assert known.at(1.0) == known.at(2000.0) == 10 * (5000 - 2048)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from malletrain.monitor.machine.progress import ReportedBatch
+from malletrain.monitor.training_metrics.steps import SamplesByTime
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import monitor_pb2
 
@@ -22,12 +23,14 @@ class ReportStream:
         job_id: The reporter's job; empty before its first message.
         reporter_id: Its identifier; empty before its first message.
         counted: Whether it counts among the streams of its job.
+        samples_by_time: How far the job was when, since the reporter has sent the first logged value; None before.
     """
 
     def __init__(self) -> None:
         self.job_id = ""
         self.reporter_id = ""
         self.counted = False
+        self.samples_by_time: SamplesByTime | None = None
         self._acknowledged = self._metrics = 0
         self._told = 0
         self._commands: deque[monitor_pb2.Command] = deque(maxlen=MAX_COMMANDS)

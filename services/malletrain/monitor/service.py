@@ -38,7 +38,7 @@ from malletrain.monitor.store import MonitorStore
 from malletrain.monitor.stragglers.judging import WorkerTime
 from malletrain.monitor.stragglers.slow_nodes import StragglerBook
 from malletrain.monitor.training_metrics.history import LoggedValue
-from malletrain.monitor.training_metrics.steps import with_steps
+from malletrain.monitor.training_metrics.steps import SamplesByTime, with_steps
 from malletrain.monitor.training_metrics.store import LoggedBatch, newest_values
 from malletrain.monitor.training_metrics.wire import (
     PAGE_SIZE,
@@ -506,10 +506,14 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
                 values.extend(entry.values)
         metrics, told = [], {}
         for stream, (batches, values) in logged.items():
+            if not values and stream.samples_by_time is None:
+                continue
+            known = stream.samples_by_time = stream.samples_by_time or SamplesByTime()
+            tracker = self._machine.trackers.find(stream.job_id)
+            known.add(batches, tracker.progress.samples if tracker else 0)
             if not values:
                 continue
-            tracker = self._machine.trackers.find(stream.job_id)
-            numbered = with_steps(values, batches, tracker.progress.samples if tracker else 0)
+            numbered = with_steps(values, known)
             owner = self._budget.owner_of(stream.job_id)
             metrics.append(LoggedBatch(stream.job_id, owner, stream.reporter_id, numbered))
             sequence = self._machine.trackers.sequence(stream.job_id, stream.reporter_id)
