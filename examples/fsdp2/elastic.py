@@ -16,7 +16,6 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from malletrain.client.fsdp import ShardedTraining
-from malletrain.client.replicas import replica_mesh
 
 PAGES = ("specialnames", "compound")
 LENGTH, WIDTH, HEADS, LAYERS = 64, 64, 4, 2
@@ -98,9 +97,8 @@ def main() -> None:
     pieces, test = manual(device)
     dist.init_process_group(arguments.collectives)
     model = GPT().to(device)
-    mesh = replica_mesh(device_type=device.type)
     for part in (*model.blocks, model):
-        fully_shard(part, mesh=mesh)
+        fully_shard(part)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     training = ShardedTraining(model, optimizer, dataset_size=len(pieces), batch_per_worker=BATCH, reference_batch=16)
     loader = DataLoader(pieces, batch_sampler=training.batches(arguments.epochs * len(pieces)))

@@ -18,6 +18,11 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 
 EXAMPLE = ROOT / "examples" / "fsdp2" / "elastic.py"
 SECONDS = 150.0
+REPLICAS = {
+    "import ShardedTraining\n": "import ShardedTraining\nfrom malletrain.client.replicas import replica_mesh\n",
+    "    for part in (*model": "    mesh = replica_mesh(device_type=device.type)\n    for part in (*model",
+    "fully_shard(part)": "fully_shard(part, mesh=mesh)",
+}
 
 
 def test_the_example_over_1_3_2_1_and_4_nodes_a_kill_and_a_reclaim(tmp_path: Path) -> None:
@@ -48,8 +53,15 @@ def test_the_example_over_1_3_2_1_and_4_nodes_a_kill_and_a_reclaim(tmp_path: Pat
 
 
 def test_replicas_of_two_nodes_come_and_go_whole_and_a_kill_undoes_no_step(tmp_path: Path) -> None:
+    # The lines of docs/bring-your-script.md.
+    text = EXAMPLE.read_text()
+    for line, with_replicas in REPLICAS.items():
+        assert line in text
+        text = text.replace(line, with_replicas)
+    script = tmp_path / "example.py"
+    script.write_text(text)
     arguments = ("--epochs", "2", "--step-seconds", "0.1")
-    with live_training(tmp_path, EXAMPLE, *arguments, options=("--nodes-per-replica", "2")) as training:
+    with live_training(tmp_path, script, *arguments, options=("--nodes-per-replica", "2")) as training:
         training.give("n2")
         training.wait_scale(2)
         training.give("n3")

@@ -63,6 +63,7 @@ class JobOptions(TypedDict, total=False):
     max_nodes: int | None
     permitted: Sequence[int]
     slots: int
+    nodes_per_replica: int
     curve: Mapping[int, float]
     scale_up: float | None
     scale_down: float | None
