@@ -24,6 +24,7 @@ class JobOptions(TypedDict, total=False):
         max_nodes: Largest scale in nodes; by default 8, and 1 for the backend `command`.
         permitted: Permitted scales in nodes.
         slots: Worker processes per node; 0: one for each GPU, or 1.
+        nodes_per_replica: Nodes that one copy of the model is divided among: its scale is whole replicas.
         curve: Samples per second by number of nodes, e.g. `{1: 100, 2: 190}`.
         scale_up: Stall of a growth in seconds.
         scale_down: Stall of a shrink in seconds.
