@@ -136,8 +136,17 @@ def test_ctrl_c_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
     assert list(temporary.glob("malletrain*")) == []
 
 
-def test_a_script_that_is_not_there_is_no_finding(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "malletrain.cli.main", "check", "--", "python", "missing.py"]
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (("python", "missing.py"), "a script that exists"),
+        (("train.py",), "or `python train.py`, got 'train.py'"),
+        (("no-such-program",), "a program that is on PATH, or an executable file, got"),
+    ],
+)
+def test_a_command_that_is_not_there_is_no_finding(tmp_path: Path, command: tuple[str, ...], expected: str) -> None:
+    (tmp_path / "train.py").write_text("")
+    words = [sys.executable, "-m", "malletrain.cli.main", "check", "--", *command]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "a script that exists" in done.stderr
+    assert expected in done.stderr

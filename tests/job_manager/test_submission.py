@@ -43,7 +43,15 @@ def limits(**seconds: float) -> dict[str, Any]:
         ({"name": "two\nlines"}, "name: expected 1 to 128 printable characters"),
         ({"command": []}, "command: expected a program and its arguments"),
         ({"command": ["no-such-program"]}, "command[0]: expected a path, or a program that is on the services' PATH"),
-        ({"command": ["/no/such/program"]}, "command[0]: expected an executable file"),
+        ({"command": ["/no/such/program"]}, "command[0]: expected an executable file, got"),
+        (
+            {"command": ["train.py"]},
+            "command[0]: expected a path, or a program that is on the services' PATH, or `python",
+        ),
+        (
+            {"command": ["./train.py"]},
+            "command[0]: expected an executable file, or `python ./train.py`, got './train.py'",
+        ),
         ({"command": ["python3", "-u", "none.py"]}, "command[2]: expected an existing script"),
         ({"command": ["true", "a\0b"]}, "command[1]: expected text without zero bytes"),
         ({"working_directory": "here"}, "working_directory: expected an absolute path"),

@@ -327,11 +327,13 @@ def check_command(
         if "\0" in word:
             raise InvalidInputError(f"{at}.command[{index}]", "text without zero bytes", word)
     program = command[0]
+    as_script = f", or `python {program}`" if program.endswith(".py") else ""
     if os.sep in program:
         if not _is_program(at, Path(directory, program), files):
-            raise InvalidInputError(f"{at}.command[0]", "an executable file", program)
+            raise InvalidInputError(f"{at}.command[0]", f"an executable file{as_script}", program)
     elif not any(_is_program(at, Path(folder, program), files) for folder in _folders(search_path)):
-        raise InvalidInputError(f"{at}.command[0]", "a path, or a program that is on the services' PATH", program)
+        expected = f"a path, or a program that is on the services' PATH{as_script}"
+        raise InvalidInputError(f"{at}.command[0]", expected, program)
     python = parse_python_command(command)
     if (
         python is not None

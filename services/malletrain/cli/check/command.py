@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -87,6 +89,11 @@ def _checked_command(command: list[str] | None) -> tuple[str, ...]:
     parsed = parse_python_command(command)
     if parsed is not None and parsed.kind == "script" and not Path(parsed.target).is_file():
         raise InvalidInputError("command", "a script that exists", parsed.target)
+    # The workers' PATH begins with the programs of the training environment.
+    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    if shutil.which(command[0], path=os.pathsep.join(folders)) is None:
+        as_script = f", or `python {command[0]}`" if command[0].endswith(".py") else ""
+        raise InvalidInputError("command", f"a program that is on PATH, or an executable file{as_script}", command[0])
     return tuple(command)
 
 
