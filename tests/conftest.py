@@ -7,6 +7,7 @@ invariants of their state, whether they run in the process of the test or as pro
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,10 @@ from tests.support.postgresql import Locate, PostgresServer, postgresql_server
 pytest_plugins = ["tests.support.second_try", "tests.support.skips"]
 
 os.environ.setdefault("MALLETRAIN_VALIDATE_STATE", "1")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell has its background jobs ignore Ctrl-C, and so would every command that the tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("explore", derandomize=False, deadline=None, print_blob=True)

@@ -156,10 +156,13 @@ def test_the_command(cluster: LocalCluster, tmp_path: Path) -> None:
     def interrupted(*further: str) -> str:
         with subprocess.Popen([*command, *further], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
             assert run.stderr is not None
-            said = run.stderr.readline()  # the study; the driver has begun
-            wait_until(both_are_noted, PATIENCE, "two trials with jobs")
-            run.send_signal(signal.SIGINT)
-            said += run.communicate(timeout=PATIENCE)[1]
+            try:
+                said = run.stderr.readline()  # the study; the driver has begun
+                wait_until(both_are_noted, PATIENCE, "two trials with jobs")
+                run.send_signal(signal.SIGINT)
+                said += run.communicate(timeout=PATIENCE)[1]
+            finally:
+                run.kill()
         assert run.returncode == 130
         return said
 

@@ -199,7 +199,8 @@ def test_a_feed_that_stands_still_stalls_nobody(trainings: FeedTrainings) -> Non
     trainings.stop("one", "other", ALONE)
     for name in ("one", "other"):
         assert trainings.check_exact(name)[-1]["prepared"] > 0
-        assert 1.0 < trainings.max_gap(name, at) < STALL + trainings.delay(at)
+        # It looks from time to time, and on a busy machine somewhat later.
+        assert 1.0 < trainings.max_gap(name, at) < 1.5 * STALL + trainings.delay(at)
 
 
 def test_a_process_of_the_feed_is_killed(trainings: FeedTrainings) -> None:
