@@ -10,11 +10,9 @@ import pytest
 
 import malletrain
 from malletrain.caller.job_request import JobRequest
-from malletrain.caller.searching import history
 from malletrain.caller.searching.decisions import SearchPlan, TrialJob
 from malletrain.caller.searching.driver import SearchDriver, SearchFailedError, SearchListeners, SearchSetup
 from malletrain.caller.searching.space import parse_space
-from malletrain.caller.searching.start import SearchRequest, run_search
 from malletrain.caller.searching.studies import distributions_of, open_study, pruner_of, sampler_of
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import InvalidInputError, LimitExceededError, UnavailableError
@@ -211,35 +209,16 @@ def test_an_interrupted_submission_is_cancelled_too() -> None:
     assert jobs.cancelled == {"j000001"}
 
 
-def values_of_loss(jobs: MadeUpJobs) -> Callable[..., dict[int, float]]:
-    def found(_: object, job_id: str, metric: str) -> dict[int, float]:
-        assert metric == "loss"
-        worst = list(jobs.specs).index(job_id)
-        return {1: float(worst), 2: float(worst)}
-
-    return found
-
-
-def test_a_pruned_trial_is_cancelled_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = MadeUpJobs()
-    monkeypatch.setattr(history, "IS_KEPT", True)
-    monkeypatch.setattr(history, "intermediate_values", values_of_loss(jobs))
-    search, study = a_driver(optuna.storages.InMemoryStorage(), jobs)
+def test_a_pruned_trial_is_cancelled_and_told() -> None:
+    # Each job is worse than the one before.
+    jobs = MadeUpJobs(values=lambda number: {1: float(number), 2: float(number)})
+    search, study = a_driver(optuna.storages.InMemoryStorage(), jobs, pruner="median")
     study.pruner = optuna.pruners.MedianPruner(n_startup_trials=1)
-    search._prunes = True
     search.run()
     pruned = [trial for trial in study.trials if trial.state.name == "PRUNED"]
     assert pruned
     assert {trial.user_attrs["job_id"] for trial in pruned} == jobs.cancelled
     assert all(trial.intermediate_values for trial in pruned)
-
-
-def test_a_pruner_is_refused_where_nothing_is_kept_that_it_could_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "IS_KEPT", False)
-    job = JobRequest(command=["train", "{x}"], name="s", backend="command")
-    asked = SearchRequest(job=job, space={"x": (0, 1)}, metric="loss", pruner="median")
-    with pytest.raises(InvalidInputError, match="pruner: expected none: Monitor does not keep"):
-        run_search(asked, None, SearchListeners())
 
 
 @pytest.mark.parametrize(

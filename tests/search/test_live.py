@@ -15,7 +15,6 @@ import pytest
 import malletrain
 from malletrain import LocalCluster
 from malletrain.api.options import spec_of
-from malletrain.caller.searching import history
 from malletrain.caller.searching.search_jobs import SearchJobs
 from malletrain.runtime.errors import InvalidInputError
 from tests.support.waiting import wait_until
@@ -214,7 +213,6 @@ done({"loss": x})
 """
 
 
-@pytest.mark.skipif(not history.IS_KEPT, reason="Monitor does not keep what scripts log")
 def test_a_pruned_trial_gives_its_node_back(cluster: LocalCluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOGGING_TRAINER)
     (tmp_path / "end").touch()

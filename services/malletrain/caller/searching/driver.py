@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from malletrain.caller.job_array import filled_spec
 from malletrain.caller.job_request import JobRequest
-from malletrain.caller.searching import history
 from malletrain.caller.searching.decisions import (
     SearchPlan,
     TrialJob,
@@ -119,7 +118,8 @@ class SearchDriver:
             pause: Waits for so many seconds.
         """
         self._study, self._setup, self._jobs, self._listeners, self._pause = study, setup, jobs, listeners, pause
-        self._prunes = history.IS_KEPT and not never_prunes(study.pruner)
+        self._prunes = not never_prunes(study.pruner)
+        self._running = 0
         self._failed_in_a_row = 0
         self._has_answered = False
         self._said = ""
@@ -138,8 +138,7 @@ class SearchDriver:
             if opening:
                 self._listeners.say(opening)
             while not self._round():
-                running = sum(trial.stage is TrialStage.RUNNING for trial in views_of(self._study))
-                self._pause(max(_LOOK_SECONDS, running / _LOOKS_PER_SECOND))
+                self._pause(max(_LOOK_SECONDS, self._running / _LOOKS_PER_SECOND))
         except BaseException:
             if self._setup.cancel_on_exit:
                 self._cancel_all()
@@ -162,6 +161,7 @@ class SearchDriver:
 
     def _step(self) -> bool:
         trials = views_of(self._study)
+        self._running = sum(trial.stage is TrialStage.RUNNING for trial in trials)
         jobs = self._look(trials)
         if self._prunes:
             trials = [self._judged(trial, jobs.get(trial.job_id)) for trial in trials]
@@ -189,7 +189,7 @@ class SearchDriver:
         """The trial, and whether the pruner has it end; noted before its job is cancelled."""
         if trial.stage is not TrialStage.RUNNING or trial.is_pruned or job is None or job.state.final:
             return trial
-        values = history.intermediate_values(self._jobs.calls, trial.job_id, self._setup.plan.metric)
+        values = self._jobs.logged(trial.job_id, self._setup.plan.metric)
         running = running_trial(self._study, trial.number)
         newest = max(self._frozen(trial.number).intermediate_values, default=-1)
         # Histories are thinned: steps before the newest may be others than they were.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from malletrain.caller.searching.decisions import TrialJob
 from malletrain.caller.stubs import ServiceStubs
-from malletrain.runtime.errors import InvalidInputError, NotFoundError
+from malletrain.runtime.errors import InvalidInputError, NotFoundError, UnavailableError
 from malletrain.runtime.messages import job_state_of
 from malletrain.runtime.paging import all_pages
-from malletrain.v1 import access_pb2, job_manager_pb2, resources_pb2
+from malletrain.v1 import access_pb2, job_manager_pb2, monitor_pb2, resources_pb2
 
 
 class ServiceCalls(Protocol):
@@ -37,7 +37,7 @@ class SearchJobs:
         Args:
             calls: The services.
         """
-        self.calls = calls
+        self._calls = calls
 
     def submit(self, spec: resources_pb2.JobSpec, request_id: str) -> str:
         """Submit a job; returns its identifier. With the same `request_id` again, nothing is submitted twice.
@@ -51,7 +51,7 @@ class SearchJobs:
         """
         request = job_manager_pb2.SubmitJobsRequest(request_id=request_id, specs=[spec])
         try:
-            stored = self.calls.call(self.calls.stubs.job_manager.SubmitJobs, request).jobs
+            stored = self._calls.call(self._calls.stubs.job_manager.SubmitJobs, request).jobs
         except InvalidInputError as error:
             # Submitted before a crash, with options that are others now: that job is the one.
             found = self.find(spec.name) if error.field == "request_id" else ""
@@ -72,12 +72,26 @@ class SearchJobs:
         """
         request = job_manager_pb2.GetJobRequest(job_id=job_id)
         try:
-            job = self.calls.call(self.calls.stubs.job_manager.GetJob, request).job
+            job = self._calls.call(self._calls.stubs.job_manager.GetJob, request).job
         except NotFoundError:
             return None
         if job.spec.name != name:
             return None
         return TrialJob(job_state_of(job.state), dict(job.metrics), job.reason)
+
+    def logged(self, job_id: str, metric: str) -> Mapping[int, float]:
+        """What a job has logged of a metric so far, by step; nothing while Monitor does not answer.
+
+        Args:
+            job_id: Its identifier.
+            metric: Name of the metric.
+        """
+        request = monitor_pb2.GetMetricHistoryRequest(job_id=job_id, names=[metric])
+        try:
+            found = self._calls.call(self._calls.stubs.monitor.GetMetricHistory, request)
+        except UnavailableError:
+            return {}
+        return {point.step: point.value for history in found.histories for point in history.points}
 
     def cancel(self, job_id: str) -> None:
         """End a job; nothing happens where it has ended, or there is none.
@@ -87,7 +101,7 @@ class SearchJobs:
         """
         try:
             request = job_manager_pb2.CancelJobRequest(job_id=job_id)
-            self.calls.call(self.calls.stubs.job_manager.CancelJob, request)
+            self._calls.call(self._calls.stubs.job_manager.CancelJob, request)
         except NotFoundError:
             return
 
@@ -100,10 +114,10 @@ class SearchJobs:
         Raises:
             MalleTrainError: JobManager does not answer.
         """
-        user = self.calls.call(self.calls.stubs.access.GetIdentity, access_pb2.GetIdentityRequest()).identity.user
+        user = self._calls.call(self._calls.stubs.access.GetIdentity, access_pb2.GetIdentityRequest()).identity.user
         request = job_manager_pb2.ListJobsRequest(name=name, owner=user)
         pages: Iterable[Any] = all_pages(
-            lambda page, **_: self.calls.call(self.calls.stubs.job_manager.ListJobs, page), request
+            lambda page, **_: self._calls.call(self._calls.stubs.job_manager.ListJobs, page), request
         )
         found = [str(job.id) for page in pages for job in page.jobs]
         return found[-1] if found else ""

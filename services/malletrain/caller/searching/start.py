@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from malletrain.caller.job_array import check_used
 from malletrain.caller.job_request import JobRequest, default_name, job_spec
-from malletrain.caller.searching import history
 from malletrain.caller.searching.decisions import SearchPlan
 from malletrain.caller.searching.driver import SearchDriver, SearchListeners, SearchSetup
 from malletrain.caller.searching.search_jobs import SearchJobs, ServiceCalls
@@ -20,7 +19,6 @@ from malletrain.caller.searching.studies import (
     checked_direction,
     distributions_of,
     load_optuna,
-    never_prunes,
     new_name,
     open_study,
     pruner_of,
@@ -104,12 +102,6 @@ def run_search(
     load_optuna()
     found = _checked(asked)
     pruner = pruner_of(asked.pruner)
-    if not history.IS_KEPT and not never_prunes(pruner):
-        raise InvalidInputError(
-            "pruner",
-            "none: Monitor does not keep what jobs log, so their metrics are known at their end only",
-            asked.pruner,
-        )
     sampler_of(asked.sampler, found.seed)
     storage, file = open_storage(asked.storage)
     with sole_driver(file, found.job.name):
