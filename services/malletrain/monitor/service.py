@@ -499,15 +499,14 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
     def _add_metrics(self, received: Sequence[_Received]) -> None:
         """Have stored what scripts have logged: once the batches are counted, since these tell the steps."""
         logged: dict[ReportStream, tuple[list[ReportedBatch], list[LoggedValue]]] = {}
+        log = {entry.stream for entry in received if entry.values or entry.stream.samples_by_time is not None}
         for entry in received:
-            batches, values = logged.setdefault(entry.stream, ([], []))
-            if entry.batch is not None:
+            if entry.stream in log and entry.batch is not None:
+                batches, values = logged.setdefault(entry.stream, ([], []))
                 batches.append(entry.batch)
                 values.extend(entry.values)
         metrics, told = [], {}
         for stream, (batches, values) in logged.items():
-            if not values and stream.samples_by_time is None:
-                continue
             known = stream.samples_by_time = stream.samples_by_time or SamplesByTime()
             tracker = self._machine.trackers.find(stream.job_id)
             known.add(batches, tracker.progress.samples if tracker else 0)
