@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from malletrain.client.devices import AppliedSteps, group_backend, local_rank, share_gpus
-from malletrain.client.job_context import read_collective_seconds
+from malletrain.client.job_context import read_collective_seconds, read_workers_per_replica
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,12 @@ def test_the_job_says_how_long_workers_wait_for_each_other() -> None:
     for given in ("0", "-1", "2.5", "soon"):
         with pytest.raises(ValueError, match=rf"^MALLETRAIN_COLLECTIVE_SECONDS: expected .*, got '{given}'$"):
             read_collective_seconds({"MALLETRAIN_COLLECTIVE_SECONDS": given})
+
+
+def test_the_job_says_how_many_workers_a_replica_has() -> None:
+    name, slots = "MALLETRAIN_NODES_PER_REPLICA", "MALLETRAIN_SLOTS_PER_NODE"
+    assert read_workers_per_replica({slots: "4"}) == 0
+    assert read_workers_per_replica({name: "2"}) == 2
+    assert read_workers_per_replica({name: "2", slots: "4"}) == 8
+    with pytest.raises(ValueError, match=rf"^{name}: expected .*, got '0'$"):
+        read_workers_per_replica({name: "0"})

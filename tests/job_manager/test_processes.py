@@ -61,7 +61,7 @@ def test_environment_of_workers_and_supervisors() -> None:
     worker = worker_environment(
         "j000001",
         Path("/s/jobs/j000001"),
-        job_spec(environment={"A": "1"}, burst_buffer_gb=2000),
+        job_spec(environment={"A": "1"}, burst_buffer_gb=2000, nodes_per_replica=2),
         4,
         MonitorAddress("localhost:1"),
     )
@@ -74,6 +74,7 @@ def test_environment_of_workers_and_supervisors() -> None:
         "MALLETRAIN_JOB_DIR": "/s/jobs/j000001",
         "MALLETRAIN_MONITOR": "localhost:1",
         "MALLETRAIN_SLOTS_PER_NODE": "4",
+        "MALLETRAIN_NODES_PER_REPLICA": "2",
         "MALLETRAIN_BURST_BUFFER_GB": "2000",
         "MALLETRAIN_TARGET_SAMPLES": "0",
         "MALLETRAIN_INCARNATION": "3",

@@ -13,6 +13,8 @@ import torch.distributed as dist
 
 SHARED_GPUS = "cpu:gloo,cuda:gloo"
 """Backends of a process group whose workers share GPUs. NCCL refuses a second worker on a GPU."""
+APPLIED_SECONDS = 1.0
+"""How long a GPU has for the last step after a loss. The supervisor waits for 2 s until it hears of a save."""
 _LOCAL_RANKS = ("LOCAL_RANK", "HOROVOD_LOCAL_RANK")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PLACE = "malletrain/gpu/"
@@ -113,7 +115,7 @@ class AppliedSteps:
         if self._event is not None:
             self._event.record()
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float = APPLIED_SECONDS) -> bool:
         """Wait until the last step has been done; whether it has.
 
         Args:

@@ -45,8 +45,6 @@ from malletrain.client.warn_once import describe
 _LOSS_SECONDS = 5.0
 """After a failed operation, how long to wait for the signal that another worker is lost."""
 _POLL_SECONDS = 0.005
-_APPLIED_SECONDS = 1.0
-"""How long a GPU has for the last step. The supervisor waits for 2 s until it hears of a save."""
 _NCCL_HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 
 
@@ -153,7 +151,7 @@ class DistributedTraining(Training):
                 return
             time.sleep(_POLL_SECONDS)
         print(f"malletrain: another worker is lost ({describe(error)[:200]})", file=sys.stderr)
-        if not self._applied.wait(_APPLIED_SECONDS):
+        if not self._applied.wait():
             print("malletrain: a step hangs on the GPU: the last checkpoint counts", file=sys.stderr)
             raise Stopped(1)
         self._marker.create()

@@ -59,8 +59,6 @@ _COPY = 8
 _LOSS_SECONDS = 5.0
 _EXCHANGE_SECONDS = 60.0
 _POLL_SECONDS = 0.005
-_APPLIED_SECONDS = 1.0
-"""How long a GPU has for the last step."""
 
 
 class ShardedTraining(DistributedTraining):
@@ -262,7 +260,7 @@ class ShardedTraining(DistributedTraining):
         """
         if self._folder is None or self._place.replicas < 2 or not self._consistent:
             return
-        if not self._applied.wait(_APPLIED_SECONDS):
+        if not self._applied.wait():
             return  # a step hangs on the GPU
         if samples_in(self._sharded.newest()) >= self.samples:
             return
