@@ -19,6 +19,7 @@ from torch.distributed.fsdp import fully_shard
 
 from malletrain.client.distributed import init
 from malletrain.client.neighbour_copies import NeighbourCopies
+from malletrain.client.replicas import replica_place
 from malletrain.client.sharded_checkpoints import ShardedCheckpoints
 from tests.training.fsdp_trainer import own_bytes
 
@@ -76,10 +77,10 @@ def main() -> None:
         checkpoints.save(samples, shards, dict if dist.get_rank() == 0 else None)
         checkpoints.wait()
 
-    copies = NeighbourCopies(options.folder, 0.0)
+    copies, place = NeighbourCopies(options.folder, 0.0), replica_place(model)
 
     def copy(samples: int) -> None:
-        copies.begin(samples, shards, dict, {})
+        copies.begin(samples, place, shards, dict, {})
         copies.wait()
 
     # What is needed once only, such as for threads and groups, does not count.

@@ -76,11 +76,12 @@ def test_a_lost_replica_costs_no_step_of_the_other(
         assert {line["digest"] for line in loaded} == {before[last]["digest"]}
 
 
-def test_a_loss_in_each_replica_costs_the_steps_since_the_last_copy(launcher: Launcher) -> None:
+@pytest.mark.parametrize("lost", [(0, 3), (0, 2), (0, 1, 2)])
+def test_a_loss_in_each_replica_costs_the_steps_since_the_last_copy(launcher: Launcher, lost: tuple[int, ...]) -> None:
     folder = launcher.folder
     with launcher.generation(4, "--checkpoint-seconds", "600", "--copy-seconds", "0.1") as running:
         wait_until(lambda: len(stepped(folder, 4)) >= 40, PATIENCE, "steps with copies")
-        running.lose(0, 3)
+        running.lose(*lost)
     found = complete(folder)
     assert found, said(folder)
     assert {line["samples"] for line in resumed(launcher, 2)} == {found[-1]}

@@ -201,7 +201,7 @@ class ShardedTraining(DistributedTraining):
         if flags & _COPY:
             # From now on this worker holds what others do not.
             self._holder.create()
-            self._copies.begin(self.samples, self._shards, lambda: self._plain([]), random_states())
+            self._copies.begin(self.samples, self._place, self._shards, lambda: self._plain([]), random_states())
         super()._act(flags)
 
     def _is_saved(self) -> bool:

@@ -2,7 +2,8 @@
 
 Every now and then all workers copy their parts at the same batch. In the background each sends its copy to a worker on
 the next node, and receives one from the node before. After a loss each survivor writes what it holds, its own copy and
-its neighbour's, without any communication: the lost worker's part is there unless both holders are gone.
+its neighbour's, without any communication: the lost worker's part is there unless all holders are gone. Of several
+replicas each has every part, so that the copies of different ones complete each other.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from malletrain.client.replicas import ReplicaPlace
 from malletrain.client.shard_parts import (
     Part,
     Shards,
@@ -115,12 +117,18 @@ class NeighbourCopies:
         return self._clock() - self._began_at >= max(self._min_seconds, cost)
 
     def begin(
-        self, samples: int, shards: Callable[[], Shards], plain: Callable[[], Mapping[str, Any]], random_state: Any
+        self,
+        samples: int,
+        place: ReplicaPlace,
+        shards: Callable[[], Shards],
+        plain: Callable[[], Mapping[str, Any]],
+        random_state: Any,
     ) -> None:
         """Copy this worker's part, and exchange it in the background.
 
         Args:
             samples: The job's sample counter.
+            place: Which part of the state this worker has: workers of other replicas have the same.
             shards: Returns what is divided.
             plain: Returns what is not, without the random states.
             random_state: This worker's random number generators.
@@ -133,7 +141,7 @@ class NeighbourCopies:
         if self._is_busy() or self._has_failed():
             return
         ring = self._ring
-        own = part_of(shards(), plain(), random_state, samples=samples, rank=ring.rank, workers=ring.workers)
+        own = part_of(shards(), plain(), random_state, samples=samples, rank=place.shard, workers=place.shards)
         self._copy_seconds = self._clock() - began
         self.loop_seconds += self._copy_seconds
         self._copies += 1
@@ -206,7 +214,7 @@ class NeighbourCopies:
         assert ring is not None
         folder = parts_folder(self._folder, held.samples)
         folder.mkdir(parents=True, exist_ok=True)
-        _shown(folder, ring, ring.rank).touch()
+        _shown(folder, ring, held.own.rank).touch()
         write_part(folder, ring.token, held.own)
         if held.other is not None and not self._is_written(folder, ring, held.other):
             write_part(folder, ring.token, held.other)
@@ -214,7 +222,7 @@ class NeighbourCopies:
 
     def _is_written(self, folder: Path, ring: _Ring, part: Part) -> bool:
         """Whether the owner of a part writes it itself. It is waited for while it shows that it does."""
-        path = part_path(folder, ring.token, part.rank, ring.workers)
+        path = part_path(folder, ring.token, part.rank, part.header["workers"])
         if part.data.numel() <= _SMALL:
             return path.exists()
         began = self._clock()

@@ -1,8 +1,8 @@
 """One worker's part of a training's divided state: copied to the CPU, written by itself, read by any number of workers.
 
 A state that survivors of a loss have written is a folder `samples-N.parts`. It has one file for each worker of the lost
-generation, whoever wrote it, and no index: it is complete once all files are there, so that nobody has to wait for
-others. `PartsReader` shows it to torch.distributed.checkpoint, which divides it anew.
+generation, or of one of its replicas, whoever wrote it, and no index: it is complete once all files are there, so that
+nobody has to wait for others. `PartsReader` shows it to torch.distributed.checkpoint, which divides it anew.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ class Part:
 
     @property
     def rank(self) -> int:
-        """Rank of the worker whose part it is."""
+        """Which part it is, from 0: its worker's rank, or that worker's number within its replica."""
         return int(self.header["rank"])
 
     def tensor(self, entry: tuple[Any, ...]) -> torch.Tensor:
@@ -142,8 +143,8 @@ def part_path(folder: Path, token: str, rank: int, workers: int) -> Path:
     Args:
         folder: The folder of its state.
         token: Tells parts of one generation from those of another one with the same sample counter.
-        rank: Whose part it is.
-        workers: Number of workers of the generation.
+        rank: Which part it is; see `Part.rank`.
+        workers: How many parts the state has.
     """
     return folder / f"{token}-{rank}-of-{workers}.pt"
 
@@ -156,7 +157,8 @@ def write_part(folder: Path, token: str, part: Part) -> None:
     """
     path = part_path(folder, token, part.rank, part.header["workers"])
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{os.getpid()}")
+    # Workers of other machines may write the same part, and have the same process id.
+    unfinished = path.with_suffix(f".{secrets.token_hex(8)}")
     try:
         with unfinished.open("wb") as file:
             torch.save({"header": part.header, "data": part.data}, file)
