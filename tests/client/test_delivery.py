@@ -171,8 +171,29 @@ def test_the_sidecar_ends_with_the_trainer_without_monitor_too(
     trainer.do("report(1)")
     sidecar = trainer.ask("_client.sidecar_pid")
     trainer.end()
+    mark = tmp_path / "undelivered" / str(sidecar)
+    wait_until(mark.exists, 15, "the word that it goes on for longer than usual")
+    os.kill(sidecar, signal.SIGTERM)
     wait_until(lambda: not is_running(sidecar))
+    assert not mark.exists()
     assert "1 records could not be delivered" in (tmp_path / "logs" / "sidecar.log").read_text()
+
+
+def test_where_monitor_is_away_at_the_end_it_is_waited_for(
+    monitor: RecordingMonitor, start_trainer: StartTrainer, tmp_path: Path
+) -> None:
+    trainer = start_trainer()
+    trainer.do("report(1)")
+    wait_until(lambda: monitor.delivered == 1)
+    sidecar = trainer.ask("_client.sidecar_pid")
+    monitor.stop()
+    trainer.do("for _ in range(100): report(1)")
+    trainer.end()
+    wait_until((tmp_path / "undelivered" / str(sidecar)).exists, 15, "the time that it usually has")
+    monitor.start()
+    wait_until(lambda: monitor.delivered == 101)
+    wait_until(lambda: not is_running(sidecar))
+    assert not list((tmp_path / "undelivered").iterdir())
 
 
 def test_the_sidecar_ends_on_sigterm_and_delivers_first(monitor: RecordingMonitor, start_trainer: StartTrainer) -> None:

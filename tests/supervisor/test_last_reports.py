@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from malletrain.common.job_folder import DELIVERY_SECONDS, LAST_DELIVERY_SECONDS
 from tests.agent.running import agents
 from tests.client.peers import RecordingMonitor
 from tests.supervisor.running import Supervised, supervised
@@ -156,3 +158,59 @@ def test_nor_do_workers_on_other_nodes(tmp_path: Path, monitor: RecordingMonitor
             first = next(iter(monitor.records))
             wait_until(lambda: len(monitor.records[first]) == expected, 10, "the last reports")
             assert how != "release" or not job.processes()
+
+
+UNTIL_TOLD = """
+while not os.path.exists("go"):
+    time.sleep(0.01)
+for _ in range(10):
+    report(8)
+"""
+
+
+@contextmanager
+def over_while_monitor_is_away(tmp_path: Path, monitor: RecordingMonitor, where: str) -> Iterator[Supervised]:
+    """A job whose training has ended, and whose sidecar has been without Monitor for longer than it usually waits."""
+    environment = {"MALLETRAIN_MONITOR": monitor.address}
+    with ExitStack() as stack:
+        apart = {}
+        if where == "another node":
+            running = stack.enter_context(agents(tmp_path, "n1"))
+            apart = {"agents": {"n1": running["n1"].address}, "certificate_file": certificate(tmp_path, "supervisor")}
+        job = stack.enter_context(
+            supervised(
+                tmp_path / "job",
+                "n1",
+                command=program(UNTIL_TOLD),
+                environment=environment,
+                backend="command",
+                **apart,
+            )
+        )
+        wait_until(lambda: monitor.delivered == REPORTS, 60, "the first reports")
+        monitor.stop()
+        (job.folder / "go").touch()
+        wait_until(lambda: any((job.folder / "undelivered").glob("*")), 30, "a sidecar that goes on")
+        yield job
+
+
+@pytest.mark.parametrize("where", ["this machine", "another node"])
+def test_a_job_that_is_over_while_monitor_is_away_loses_no_report(
+    tmp_path: Path, monitor: RecordingMonitor, where: str
+) -> None:
+    with over_while_monitor_is_away(tmp_path, monitor, where) as job:
+        time_of_usual_end = time.monotonic() + DELIVERY_SECONDS
+        wait_until(lambda: time.monotonic() > time_of_usual_end, 10, "the time at which it was killed formerly")
+        monitor.start()
+        assert job.outcome()["outcome"] == "EXITED", job.said
+        assert not job.processes()
+    assert monitor.delivered == REPORTS + 10
+
+
+def test_but_who_wants_its_node_does_not_wait_for_that(tmp_path: Path, monitor: RecordingMonitor) -> None:
+    with over_while_monitor_is_away(tmp_path, monitor, "this machine") as job:
+        began = time.monotonic()
+        job.release("n1", grace=20)
+        took = time.monotonic() - began
+        assert not job.processes()
+    assert took < LAST_DELIVERY_SECONDS / 2, job.said

@@ -54,7 +54,12 @@ from malletrain.client.ring import (
 from malletrain.client.step_times import StepTimesReader
 from malletrain.common import environment as env
 from malletrain.common.backoff import Backoff
-from malletrain.common.job_folder import STOP_REQUESTS_FOLDER
+from malletrain.common.job_folder import (
+    DELIVERY_SECONDS,
+    LAST_DELIVERY_SECONDS,
+    STOP_REQUESTS_FOLDER,
+    UNDELIVERED_FOLDER,
+)
 from malletrain.tls.files import CertificateFileError
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 
@@ -63,7 +68,6 @@ _KEEP_ALIVE_SECONDS = 1.0
 _ACKNOWLEDGEMENT_SECONDS = 10.0
 _METRICS_SECONDS = 1.0
 """Least time between two messages with logged values: each of them is a row of Monitor's database."""
-_ENDING_SECONDS = 3.0
 _FIRST_PAUSE_SECONDS = 0.1
 _MAX_PAUSE_SECONDS = 2.0
 _BATCH_RECORDS = 2048
@@ -85,6 +89,7 @@ class Sidecar:
         stopping: Callable[[], None],
         read_token: Callable[[], str] = str,
         step_times: StepTimesReader | None = None,
+        needs_longer: Callable[[bool], None] = lambda _: None,
         monotonic: Callable[[], float] = time.monotonic,
         time_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -98,6 +103,7 @@ class Sidecar:
             stopping: Called before the trainer gets STOP.
             read_token: Returns the job's token, which may have been renewed; empty: there is none.
             step_times: Reads what the workers tell of their steps; None: nobody does.
+            needs_longer: Called with True if it goes on for longer than usual after the trainer, and with False then.
             monotonic: Monotonic clock in seconds.
             time_ns: The trainer's clock in nanoseconds since the epoch.
         """
@@ -108,6 +114,7 @@ class Sidecar:
         self._stub = stub
         self._trainer_lives = trainer_lives
         self._stopping = stopping
+        self._needs_longer = needs_longer
         self._read_token = read_token
         self._monotonic = monotonic
         self._outbox = Outbox(ring.words[FLOOR], ring.words[DROPPED])
@@ -127,17 +134,31 @@ class Sidecar:
         self._known: deque[str] = deque(maxlen=_KNOWN_COMMANDS)
 
     def run(self) -> None:
-        """Work until the trainer has ended and its records are delivered, at most for 3 s after its end."""
-        end_at: float | None = None
+        """Work until the trainer has ended and its records are delivered.
+
+        After the trainer's end it goes on for 3 s at most; where records are left then, because Monitor can't be
+        reached, for 30 s, unless it was asked to end.
+        """
+        ended_at: float | None = None
+        longer = False
         while True:
             over = not self._trainer_lives() or self._ring.words[CLOSED] != 0
             now = self._monotonic()
-            if end_at is None and (over or self.asked_to_end):
-                end_at = now + _ENDING_SECONDS
+            if ended_at is None and (over or self.asked_to_end):
+                ended_at = now
             self._turn(now, final=over)
-            if end_at is not None and (now >= end_at or (over and not self._outbox and not self._metrics)):
-                break
+            if ended_at is not None:
+                if over and not self._outbox and not self._metrics:
+                    break
+                late = now >= ended_at + DELIVERY_SECONDS
+                if late and (self.asked_to_end or not self._outbox or now >= ended_at + LAST_DELIVERY_SECONDS):
+                    break
+                if late and not longer:
+                    longer = True
+                    self._needs_longer(True)
             self._wait()
+        if longer:
+            self._needs_longer(False)
         if self._outbox:
             _log(f"{len(self._outbox)} records could not be delivered")
         if self._stream is not None:
@@ -327,6 +348,7 @@ def _serve(
         _note_stop,
         lambda: read_job_token(token_file),
         StepTimesReader(_job_folder()),
+        _tell_supervisor,
     )
 
     def end(signum: int, frame: object) -> None:
@@ -352,6 +374,21 @@ def _note_stop() -> None:
         (folder / str(os.getsid(0))).touch()
     except OSError as error:
         _log(f"the supervisor can't be told that the trainer was asked to stop: {error}")
+
+
+def _tell_supervisor(needs_longer: bool) -> None:
+    """Tell the supervisor whether this process has records left that it can't deliver: it waits longer then."""
+    if (job_folder := _job_folder()) is None:
+        return
+    mark = job_folder / UNDELIVERED_FOLDER / str(os.getpid())
+    try:
+        if needs_longer:
+            mark.parent.mkdir(exist_ok=True)
+            mark.touch()
+        else:
+            mark.unlink(missing_ok=True)
+    except OSError as error:
+        _log(f"the supervisor can't be told that there are records to deliver: {error}")
 
 
 def _job_folder() -> Path | None:

@@ -19,6 +19,7 @@ from malletrain.common import environment as env
 from malletrain.common.activity import ActivityWatch, IdleReport
 from malletrain.common.connections import cut_remote
 from malletrain.common.gpu_use import gpu_is_busy
+from malletrain.common.job_folder import DELIVERY_SECONDS, LAST_DELIVERY_SECONDS
 from malletrain.common.oom_kills import OomKills, may_be_for_memory
 from malletrain.common.standby.processes import WorkerForks
 from malletrain.common.worker_process import WorkerProcess, kill_workers
@@ -29,8 +30,10 @@ _MAX_WORKERS = 1024
 _SWEEP_PAUSE_SECONDS = 0.005
 _SWEEP_SECONDS = 1.0
 """Processes that always begin others are left to the end of the agent, and to the scheduler's own means."""
-_DELIVERY_SECONDS = 5.0
-"""How long a sidecar has after the end of its trainer, should the supervisor not sweep before."""
+_DELIVERY_SECONDS = DELIVERY_SECONDS + 2.0
+"""How long a sidecar has after the end of its trainer on a node that is wanted back."""
+_LAST_DELIVERY_SECONDS = LAST_DELIVERY_SECONDS + 2 * _DELIVERY_SECONDS
+"""The same on any other node, should the supervisor not sweep before."""
 _IDLE_SECONDS = 4.0
 """Shorter pauses are not worth a message."""
 _REQUIRED = (env.JOB_ID, env.JOB_DIR)
@@ -193,7 +196,7 @@ class SupervisorSession:
                 self._take_end(number, worker, code)
         self._report_idleness()
         for number, (worker, since) in list(self._ended.items()):
-            if time.monotonic() >= since + _DELIVERY_SECONDS:
+            if time.monotonic() >= since + (_DELIVERY_SECONDS if self._leaving else _LAST_DELIVERY_SECONDS):
                 worker.kill_session()
             if not worker.has_session():
                 del self._ended[number]

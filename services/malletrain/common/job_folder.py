@@ -24,6 +24,12 @@ HOSTS_FILE = "hosts"
 """Backend `command`: the hosts, one `NAME slots=N` a line."""
 STOP_REQUESTS_FOLDER = "stop-requests"
 """An empty file for each trainer that was sent STOP through Monitor, named by its process id. Its sidecar writes it."""
+UNDELIVERED_FOLDER = "undelivered"
+"""An empty file for each sidecar that has records and can't reach Monitor, named by its process id. It writes it."""
+DELIVERY_SECONDS = 3.0
+"""How long a sidecar goes on after the end of its trainer."""
+LAST_DELIVERY_SECONDS = 30.0
+"""The same where it can't reach Monitor; whoever wants the node or begins the next generation ends it before."""
 SUPERVISOR_LOG = "supervisor.log"
 """Output of the supervisor."""
 LOGS_FOLDER = "logs"
@@ -68,6 +74,7 @@ OWN_FOLDERS = {
     SHARDED_FOLDER: "",
     FEEDS_FOLDER: ".json",
     STEP_TIMES_FOLDER: "",
+    UNDELIVERED_FOLDER: "",
 }
 """Folders whose files MalleTrain writes, with the ends of their names."""
 

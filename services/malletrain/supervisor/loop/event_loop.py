@@ -12,9 +12,15 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from pathlib import Path
 
 from malletrain.common.activity import IdleReport
-from malletrain.common.job_folder import COMPLETION_FILE, STOP_REQUESTS_FOLDER
+from malletrain.common.job_folder import (
+    COMPLETION_FILE,
+    LAST_DELIVERY_SECONDS,
+    STOP_REQUESTS_FOLDER,
+    UNDELIVERED_FOLDER,
+)
 from malletrain.common.launch_file import AgentAddress
 from malletrain.supervisor.context import Context
 from malletrain.supervisor.loop.call_queue import CallQueue
@@ -60,7 +66,9 @@ class EventLoop:
         self._publish = context.publish
         self._completed = context.folder / COMPLETION_FILE
         self._stop_requests = context.folder / STOP_REQUESTS_FOLDER
-        shutil.rmtree(self._stop_requests, ignore_errors=True)
+        self._undelivered = context.folder / UNDELIVERED_FOLDER
+        for marks in (self._stop_requests, self._undelivered):
+            shutil.rmtree(marks, ignore_errors=True)
         self._idle_report = IdleReport(context.launch.idle_report_seconds)
         self._releases = Releases(group)
         self._reports = CommandReports()
@@ -276,7 +284,7 @@ class EventLoop:
 
     def _advance_failure(self, now: float, since: float) -> None:
         """End once what the workers have reported is delivered; nobody who wants nodes back waits longer for that."""
-        until = min(since + DELIVERY_SECONDS, self._releases.deadline, self._kill_all_at or math.inf)
+        until = min(self._delivered_by(since), self._releases.deadline, self._kill_all_at or math.inf)
         gone = self._group.advance_stop(now, kill=True)
         if now >= until or (gone and not self._group.trainers.leftovers()):
             self._outcome = supervisor_pb2.SUPERVISOR_OUTCOME_FAILED
@@ -286,8 +294,21 @@ class EventLoop:
         if self._kill_all_at is not None:
             kill_at = min(kill_at, self._kill_all_at)
         gone = self._group.advance_finish(now >= kill_at)
-        if gone and (now >= min(kill_at, since + DELIVERY_SECONDS) or not self._group.trainers.leftovers()):
+        until = min(self._delivered_by(since), self._kill_all_at or math.inf)
+        if gone and (now >= until or not self._group.trainers.leftovers()):
             self._outcome = supervisor_pb2.SUPERVISOR_OUTCOME_EXITED
+
+    def _delivered_by(self, since: float) -> float:
+        """Until when the last reports may be delivered, in monotonic seconds: longer while Monitor can't be reached.
+
+        What is not delivered then is in no later report.
+
+        Args:
+            since: When the training was over.
+        """
+        wanted = self._stopping or bool(self._releases.hosts)
+        longer = not wanted and _has_entries(self._undelivered)
+        return since + DELIVERY_SECONDS + (LAST_DELIVERY_SECONDS if longer else 0.0)
 
     def _end_stop(self, now: float) -> None:
         """No worker is left: end, or stay for a while."""
@@ -347,3 +368,10 @@ class EventLoop:
         state.usable_hosts = self._usable_hosts
         state.command_reports.extend(self._reports.finished)
         return state
+
+
+def _has_entries(folder: Path) -> bool:
+    try:
+        return any(folder.iterdir())
+    except OSError:  # there is none, or it can't be read now
+        return False

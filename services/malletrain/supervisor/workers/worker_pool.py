@@ -15,6 +15,7 @@ from malletrain.common import environment as env
 from malletrain.common.activity import ActivityWatch, Idleness
 from malletrain.common.gpu_use import gpu_is_busy
 from malletrain.common.gpus import gpu_number, visible_gpu
+from malletrain.common.job_folder import DELIVERY_SECONDS as SIDECAR_SECONDS
 from malletrain.common.job_folder import worker_log
 from malletrain.common.launch_file import Launch
 from malletrain.common.worker_process import kill_workers
@@ -69,8 +70,8 @@ log = logging.getLogger(__name__)
 _THREADS = "OMP_NUM_THREADS"
 _SWEEP_SECONDS = 0.005
 
-DELIVERY_SECONDS = 4.0
-"""How long a sidecar has after the end of its trainer. It ends by itself after 3 s at the latest."""
+DELIVERY_SECONDS = SIDECAR_SECONDS + 1.0
+"""How long a sidecar has after the end of its trainer, while the job goes on."""
 
 
 @dataclass
