@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 INSTANCE_FILE = "instance-id"
 """The random identifier of the job whose folder this is. JobManager writes it before anything else."""
 LAUNCH_FILE = "launch.json"
@@ -25,7 +27,7 @@ HOSTS_FILE = "hosts"
 STOP_REQUESTS_FOLDER = "stop-requests"
 """An empty file for each trainer that was sent STOP through Monitor, named by its process id. Its sidecar writes it."""
 UNDELIVERED_FOLDER = "undelivered"
-"""An empty file for each sidecar that has records and can't reach Monitor, named by its process id. It writes it."""
+"""An empty file while not all records of a reporter are delivered. The trainer writes it, its sidecar removes it."""
 DELIVERY_SECONDS = 3.0
 """How long a sidecar goes on after the end of its trainer."""
 LAST_DELIVERY_SECONDS = 30.0
@@ -77,6 +79,11 @@ OWN_FOLDERS = {
     UNDELIVERED_FOLDER: "",
 }
 """Folders whose files MalleTrain writes, with the ends of their names."""
+
+
+def undelivered_mark(job_folder: Path, reporter_id: str) -> Path:
+    """The file that says that a reporter's records are not all delivered yet."""
+    return job_folder / UNDELIVERED_FOLDER / reporter_id.replace("/", "_")
 
 
 def worker_log(node: str, local_rank: int) -> str:
