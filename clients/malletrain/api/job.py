@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from malletrain.api.errors import translated
 from malletrain.api.metric_history import LoggedHistory, history_of
-from malletrain.api.tables import facts_html, table_html, table_text
+from malletrain.api.tables import changed_lines, facts_html, table_html, table_text
 from malletrain.caller.following import followed_log, log_lines
 from malletrain.caller.metric_histories import metric_histories
 from malletrain.caller.stubs import DEADLINE_SECONDS
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 2.0
 """Between two tries to ask JobManager, where it does not answer."""
 _COLUMNS = ("job", "name", "state", "nodes", "samples", "samples/s", "reason")
+_OFTEN_CHANGED = ("samples", "samples/s")
 
 
 class Job:
@@ -335,7 +336,9 @@ class JobList(Sequence[Job]):
             job.cancel()
 
     def watch(self, seconds: float = 1.0) -> None:
-        """Show the table, and keep it up to date until all have ended: in place in a notebook, else line by line.
+        """Show the table, and keep it up to date until all have ended.
+
+        A notebook shows it in place. Elsewhere a job has another line whenever its state, nodes or reason change.
 
         An interrupt (Ctrl-C, or the notebook's stop button) ends the watching, and not the jobs.
 
@@ -343,13 +346,12 @@ class JobList(Sequence[Job]):
             seconds: Time between two looks.
         """
         show = _display()
-        before = ""
+        before: list[tuple[str, ...]] | None = None
         while True:
             rows = self._rows(asked=True)
-            text = table_text(_COLUMNS, rows)
-            if text != before:
-                show(table_html(_COLUMNS, rows), text)
-            before = text
+            if rows != before:
+                show(table_html(_COLUMNS, rows), changed_lines(_COLUMNS, before, rows, _OFTEN_CHANGED))
+            before = rows
             left = [job for job in self._jobs if not job._ended]
             if not left:
                 return
@@ -389,6 +391,6 @@ def _display() -> Callable[[str, str], None]:
     """Shows a table in place where a notebook runs this, else prints it. IPython is never imported for that."""
     found: Any = sys.modules.get("IPython")
     if found is None or found.get_ipython() is None or not hasattr(found.get_ipython(), "kernel"):
-        return lambda _, text: print(text, flush=True)
+        return lambda _, text: print(text, flush=True) if text else None
     shown: Any = found.display.display(found.display.HTML(""), display_id=True)
     return lambda html, _: shown.update(found.display.HTML(html))
