@@ -148,6 +148,13 @@ def test_users_may_say_what_a_feed_prepares_where_it_is_found_and_the_batch_of_a
     assert dict(spec.environment) == variables
 
 
+def test_users_may_name_trackers_that_are_known() -> None:
+    (spec,) = check_specs([spec_message(environment={"MALLETRAIN_TRACKERS": "wandb,mlflow"})], PATH)
+    assert spec.environment["MALLETRAIN_TRACKERS"] == "wandb,mlflow"
+    with pytest.raises(InvalidInputError, match=r"MALLETRAIN_TRACKERS.*, separated by commas, got 'neptune'"):
+        check_specs([spec_message(environment={"MALLETRAIN_TRACKERS": "neptune"})], PATH)
+
+
 @pytest.mark.parametrize(
     ("command", "index"),
     [("python -u -W ignore train.py -m x", 4), ("python -Eu train.py", 2), ("python -- train.py", 2)],

@@ -244,6 +244,21 @@ class Job:
         self._message = self._connection.call(self._connection.stubs.job_manager.CancelJob, request).job
         return self
 
+    def set_weight(self, weight: float) -> Job:
+        """Give it another weight; returns the job itself. The next plan goes by it.
+
+        Args:
+            weight: Priority weight from now on, 0.000001 to 1000000.
+
+        Raises:
+            InvalidInputError: the weight is out of bounds.
+            PermissionDeniedError: the caller is neither its owner nor an operator.
+            PreconditionError: it has ended.
+        """
+        request = job_manager_pb2.UpdateJobRequest(job_id=self.id, weight=weight)
+        self._message = self._connection.call(self._connection.stubs.job_manager.UpdateJob, request).job
+        return self
+
     @property
     def _ended(self) -> bool:
         return job_state_of(self._message.state).final

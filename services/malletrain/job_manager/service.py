@@ -32,7 +32,7 @@ from malletrain.job_manager.machine.jobs import Job, JobSpec, job_id, job_number
 from malletrain.job_manager.machine.recording import RecordedJobManager, journal_story
 from malletrain.job_manager.machine.sharing import owner_shares
 from malletrain.job_manager.machine.state_machine import TransactionResult
-from malletrain.job_manager.machine.stimuli import Cancelled, NodesChanged, PlanReceived, Submitted
+from malletrain.job_manager.machine.stimuli import Cancelled, NodesChanged, PlanReceived, Submitted, WeightSet
 from malletrain.job_manager.notifications.notifier import open_notifiers
 from malletrain.job_manager.owner_limits import OwnerLimits
 from malletrain.job_manager.peers import ManagerPeers
@@ -418,6 +418,20 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         if self._engine.is_active(job.id):
             self._engine.apply(Cancelled(job.id, current_caller().user))
         return pb.CancelJobResponse(job=self._message(job.number))
+
+    async def UpdateJob(self, request: pb.UpdateJobRequest, context: Context) -> pb.UpdateJobResponse:
+        """Change the weight of a job."""
+        del context
+        caller = current_caller()
+        self._limits.count_submission(caller.user, 1)  # each may lead to a plan
+        job = await self._find_job(request.job_id)
+        require_owner(caller, job.owner, job.id, "change it")
+        weight = submission.check_weight(request)
+        await self._engine.settled(job.id)
+        if not self._engine.is_active(job.id):
+            raise PreconditionError(f"job {job.id} has ended: nothing of it can be changed")
+        self._engine.apply(WeightSet(job.id, weight, caller.user))
+        return pb.UpdateJobResponse(job=self._message(job.number))
 
     async def WatchJobs(self, request: pb.WatchJobsRequest, context: Context) -> AsyncIterator[pb.WatchJobsResponse]:
         """Stream jobs: first all that are not in a final state, then those that change.

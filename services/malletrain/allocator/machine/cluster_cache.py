@@ -159,6 +159,11 @@ class ClusterCache:
                 expected_stay_seconds=node.expected_stay_seconds, pool=node.pool, gpus=node.gpus, slow=node.slow
             )
 
+    def has_other_weights(self, jobs: Iterable[CachedJob]) -> bool:
+        """Whether one of these jobs is known, and with another weight of its own."""
+        known = ((job.plannable.weight, self._jobs.get(job.plannable.id)) for job in jobs)
+        return any(before is not None and before.plannable.weight != weight for weight, before in known)
+
     def update_jobs(self, jobs: Iterable[CachedJob], *, snapshot: bool = False) -> None:
         """Take over changed jobs, or all of them with `snapshot`. Jobs in a final state are forgotten."""
         self._input = None

@@ -202,6 +202,8 @@ class AllocatorMachine:
                 return self._finish(stimulus, now)
 
     def _see_jobs(self, report: JobsReported, now: Moment) -> Effects:
+        if self._cache.has_other_weights(report.jobs):
+            self._trigger.note_weights()
         self._cache.update_jobs(report.jobs, snapshot=report.snapshot)
         measured = self._growths.see_all(
             report.jobs, now.monotonic, snapshot=report.snapshot, pool_of=self._cache.pool_of

@@ -24,7 +24,7 @@ class OwnerTally:
         jobs: How many there are.
         places: Places that they take: a fleet takes one.
         nodes: Nodes that they hold. A node whose GPUs members of a fleet have counts once.
-        weights: How many were submitted with which weight.
+        weights: How many have which weight of their own.
         shares: How many have which `share_weight`.
     """
 
@@ -231,7 +231,7 @@ def _names(job: Job | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _counted(job: Job | None) -> tuple[str, float, float] | None:
-    """What of a job counts for its owner, besides nodes. The owner and the weight never change."""
+    """What of a job counts for its owner, besides nodes. The owner never changes."""
     return (job.owner, job.spec.weight, job.share_weight) if job is not None and job.admitted else None
 
 
