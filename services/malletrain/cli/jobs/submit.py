@@ -84,6 +84,13 @@ def submit(
         ),
     ] = "",
     weight: Annotated[float, typer.Option(help="Priority weight.")] = 1.0,
+    value: Annotated[
+        str,
+        typer.Option(
+            help="What its speed is worth: linear, diminishing=0.5, points=1:1,4:3 (speedup:value), or deadline=24h,"
+            " which counts 4 times what is needed to reach the target in time (deadline=24h:8: 8 times)."
+        ),
+    ] = "linear",
     target_samples: Annotated[
         int,
         typer.Option(help="Complete after so many samples; 0: no target."),
@@ -202,6 +209,7 @@ def submit(
             "scale_down": scale_down,
             "backend": backend,
             "weight": weight,
+            "value": value,
             "target_samples": target_samples,
             "max_restarts": max_restarts,
             "profile": profile,
