@@ -26,11 +26,14 @@ from malletrain.job_manager.machine.jobs import (
     LauncherBackend,
 )
 from malletrain.job_manager.projects import NO_PROJECTS, OwnerProjects
+from malletrain.model.job_value import LINEAR_VALUE, SpeedValue
 from malletrain.model.node_needs import NeedError, NodeNeeds, check_needs, in_words
 from malletrain.model.scaling import ScalingPoint
 from malletrain.model.topology import TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import check_paces, check_planner, is_feed, spec_from_proto
+from malletrain.runtime.job_value_messages import value_from_proto
+from malletrain.runtime.job_values import check_value, value_text
 from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.topology_messages import level_from_proto, preference_from_proto
 from malletrain.v1 import fleet_pb2, job_manager_pb2, resources_pb2
@@ -166,7 +169,18 @@ def _check_spec(
         array_parameters=_check_parameters(f"{at}.array_parameters", spec),
         nodes_per_replica=spec.nodes_per_replica or 1,
         dependencies=check_form(f"{at}.dependencies", spec),
+        value=_check_value(f"{at}.value", spec),
     )
+
+
+def _check_value(at: str, spec: resources_pb2.JobSpec) -> SpeedValue:
+    value = value_from_proto(spec)
+    check_value(at, value, spec.target_samples)
+    if value != LINEAR_VALUE and spec.HasField("fleet"):
+        raise InvalidInputError(at, "none: members of a fleet have none", value_text(value))
+    if spec.value.WhichOneof("form") == "points" and not value.curve.points:
+        raise InvalidInputError(f"{at}.points", "at least one point", "none")
+    return value
 
 
 def _check_topology(at: str, spec: resources_pb2.JobSpec) -> TopologyPreference:

@@ -281,7 +281,7 @@ class AllocatorMachine:
 
     def _ask(self, phase: PlanPhase) -> Effects:
         self.phase, self.due_at = phase, inf
-        return (AskPeers(self._stays.token, self._cache.members),)
+        return (AskPeers(self._stays.token, self._cache.members, self._cache.deadlines),)
 
     def _take_answers(self, answer: PeersAnswered, now: Moment) -> Effects:
         if answer.stays is not None:
@@ -315,6 +315,7 @@ class AllocatorMachine:
             present,
             growth_seconds=self._growths.seconds(self._cache.pool_of),
             changes=self._changes.observed(now.monotonic),
+            unix_seconds=now.unix_seconds,
         )
         planning = with_fleets(plan_input, self._planner.forward, self._decisions)
         problem = plan_problem(planning.plan_input, self._planner)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from malletrain.model.job_value import LINEAR, ValueCurve
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.model.topology import GroupPath, TopologyPreference
 
@@ -86,6 +87,7 @@ class JobDemand:
         needs: What it needs of its nodes, and how many meet each of it: only explanations use it.
         topology: Whether it matters how near its nodes are to each other. Only a requirement changes numbers of nodes.
         topology_level: The level of the group that all its nodes must be in, as `topology.group_of` takes it.
+        value: What its speed counts for, besides the weight.
     """
 
     id: str
@@ -105,6 +107,7 @@ class JobDemand:
     needs: tuple[NeedCount, ...] = ()
     topology: TopologyPreference = TopologyPreference.NONE
     topology_level: int = 0
+    value: ValueCurve = LINEAR
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from malletrain.allocator.problem.forward_time import (
 from malletrain.allocator.problem.kinds import with_kinds
 from malletrain.allocator.problem.pools import PoolTerms, join, split, terms_of, within_places
 from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
+from malletrain.model.job_value import LINEAR, LINEAR_VALUE, SpeedValue, ValueCurve, curve_at
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits, TraitCensus
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.model.topology import GroupPath, TopologyPreference
@@ -74,6 +75,37 @@ class PlannableNode(NamedTuple):
 
 
 @dataclass(frozen=True)
+class PlannedValue:
+    """What a job's speed is worth, with all that a deadline needs besides.
+
+    Attributes:
+        value: As submitted.
+        submitted: When it was submitted, in seconds since the epoch.
+        target_samples: Samples after which it is complete; 0: no target.
+        samples: Samples that it has processed.
+    """
+
+    value: SpeedValue = LINEAR_VALUE
+    submitted: float = 0.0
+    target_samples: int = 0
+    samples: int = 0
+
+    @property
+    def moves(self) -> bool:
+        """Whether it changes with time and progress."""
+        return self.value.deadline is not None
+
+    def curve(self, now: float) -> ValueCurve:
+        """The value curve at `now`, in seconds since the epoch."""
+        if self is LINEAR_PLAN:
+            return LINEAR
+        return curve_at(self.value, self.submitted, now, self.target_samples - self.samples)
+
+
+LINEAR_PLAN = PlannedValue()
+
+
+@dataclass(frozen=True)
 class PlannableJob:
     """A job as a plan sees it.
 
@@ -91,6 +123,7 @@ class PlannableJob:
         topology: Whether it matters how near its nodes are to each other.
         topology_level: The level of the group that all its nodes must be in, as `topology.group_of` takes it.
         takes_slow: Whether slow nodes are never left out for it: it stands for a fleet, which divides its nodes itself.
+        value: What its speed is worth.
     """
 
     id: str
@@ -106,6 +139,7 @@ class PlannableJob:
     topology: TopologyPreference = TopologyPreference.NONE
     topology_level: int = 0
     takes_slow: bool = False
+    value: PlannedValue = LINEAR_PLAN
 
 
 @dataclass(frozen=True)
@@ -146,6 +180,7 @@ class PlanInput:
         busy_gpus: GPUs of members of fleets that are being stopped, by NODE#NUMBER, with their fleets.
         resting: Members of fleets that may not have GPUs now and have not ended, with their fleets.
         late_rates: Members of fleets whose rates did not come in time, by their jobs.
+        unix_seconds: The time, in seconds since the epoch; only deadlines need it.
     """
 
     nodes: tuple[PlannableNode, ...] = ()
@@ -158,6 +193,7 @@ class PlanInput:
     busy_gpus: Mapping[str, str] = field(default_factory=dict)
     resting: Mapping[str, str] = field(default_factory=dict)
     late_rates: Mapping[str, LateRate] = field(default_factory=dict)
+    unix_seconds: float = 0.0
 
     def start_seconds(self, job_id: str) -> float:
         """The shortest T_fwd with which a job may well start, in seconds, with the most that booting counts for."""
@@ -271,7 +307,8 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
     for job in jobs:
         curve = plan_input.curves[job.id]
         boot = _boot_seconds(plan_input.growth_seconds.get(job.id, 0.0), curve, forward)
-        demands.append(_demand(job, curve, names, named, boot))
+        value = job.value.curve(plan_input.unix_seconds)
+        demands.append(_demand(job, curve, names, named, boot, value))
     problem = AllocationProblem(
         nodes=tuple(node.name for node in nodes),
         forward_seconds=forward,
@@ -321,7 +358,9 @@ def _boot_seconds(growth_seconds: float, curve: JobCurve, forward_seconds: float
     return max(0.0, min(growth_seconds - curve.scale_up_seconds, MAX_BOOT * forward_seconds))
 
 
-def _demand(job: PlannableJob, curve: JobCurve, idle: set[str], named: bool, boot_seconds: float) -> JobDemand:
+def _demand(
+    job: PlannableJob, curve: JobCurve, idle: set[str], named: bool, boot_seconds: float, value: ValueCurve
+) -> JobDemand:
     return JobDemand(
         id=job.id,
         min_nodes=job.min_nodes,
@@ -338,4 +377,5 @@ def _demand(job: PlannableJob, curve: JobCurve, idle: set[str], named: bool, boo
         boot_seconds=boot_seconds,
         topology=job.topology,
         topology_level=job.topology_level,
+        value=value,
     )

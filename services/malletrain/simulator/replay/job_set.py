@@ -10,8 +10,10 @@ from pathlib import Path
 
 from malletrain.allocator.problem.allocation_problem import JobDemand
 from malletrain.job_manager.machine.admission_window import MAX_BURST_BUFFER_GB
+from malletrain.model.job_value import LINEAR_VALUE, SpeedValue
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.job_values import parse_value
 
 JOB_COLUMNS = ("job", "model", "submit_s", "scale_up_s", "scale_down_s", "min_nodes", "max_nodes", "samples")
 SCALING_COLUMNS = ("model", "nodes", "samples_per_s")
@@ -36,6 +38,7 @@ class ReplayJob:
         burst_buffer_gb: Burst buffer that it holds from admission to its end, in GB.
         boot_s: How long new workers boot before a growth, while the others train on, in seconds. The fast engine takes
             no notice of it.
+        value: What its speed is worth.
     """
 
     id: str
@@ -50,10 +53,17 @@ class ReplayJob:
     owner: str = ""
     burst_buffer_gb: int = 0
     boot_s: float = 0.0
+    value: SpeedValue = LINEAR_VALUE
 
     def demand(self) -> JobDemand:
-        """The job as part of an allocation problem."""
-        return JobDemand(self.id, self.min_nodes, self.max_nodes, self.curve, self.scale_up_s, self.scale_down_s)
+        """The job as part of an allocation problem; of a deadline nothing is in it, since that depends on the time."""
+        up, down, value = self.scale_up_s, self.scale_down_s, self.value.curve
+        return JobDemand(self.id, self.min_nodes, self.max_nodes, self.curve, up, down, value=value)
+
+    @property
+    def due_s(self) -> float | None:
+        """Its deadline in seconds; None: it has none."""
+        return None if self.value.deadline is None else self.submit_s + self.value.deadline.seconds
 
     def free(self) -> ReplayJob:
         """The same job for the zero-cost bound: no stalls, nothing to boot, and no burst buffer to wait for."""
@@ -83,7 +93,8 @@ def read_job_set(jobs: Path, scaling: Path) -> tuple[ReplayJob, ...]:
     """Read a job set (CSV `job,model,submit_s,…`) with its scaling table (CSV `model,nodes,samples_per_s`).
 
     A job set may have the column `owner`; without it all jobs are one owner's. It may have the column
-    `burst_buffer_gb`; without it no job asks for any. It may have the column `boot_s`; without it nothing boots.
+    `burst_buffer_gb`; without it no job asks for any. It may have the column `boot_s`; without it nothing boots. It may
+    have the column `value`, with values as `malletrain submit --value` takes them; deadlines count from the submission.
 
     Returns:
         The jobs in the order of their submission; equal times keep the file's order.
@@ -157,7 +168,15 @@ def _job(at: str, row: dict[str, str], curves: Curves, scaling: Path) -> ReplayJ
         owner=row.get("owner", "").strip(),
         burst_buffer_gb=_burst_buffer(at, row),
         boot_s=_number(at, row, "boot_s", "seconds, at least 0") if "boot_s" in row else 0.0,
+        value=_value(f"{at}: value", row.get("value", "")),
     )
+
+
+def _value(at: str, text: str) -> SpeedValue:
+    value = parse_value(text, at)
+    if value.deadline is not None and not value.deadline.after_submission:
+        raise InvalidInputError(at, "a deadline after the submission, such as deadline=24h: traces have no dates", text)
+    return value
 
 
 def _burst_buffer(at: str, row: dict[str, str]) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby, islice
+from math import ceil
 
 from malletrain.allocator.machine.cluster_cache import CachedProfile
 from malletrain.allocator.problem.planner import JobCurve
@@ -14,6 +16,7 @@ from malletrain.job_manager.machine.state import JobEvent
 from malletrain.job_manager.machine.stimuli import Completion, Outcome
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.model.job_state import JobState
+from malletrain.model.job_value import LINEAR_VALUE
 from malletrain.simulator.replay.arrivals import Arrivals, QueueEmpty
 from malletrain.simulator.replay.fast_engine import Progress
 from malletrain.simulator.replay.job_set import ReplayJob
@@ -28,7 +31,8 @@ from malletrain.simulator.services.simulated_services import OnPlan, ServicesOpt
 _WAITING_JOBS = 2
 """Most jobs per place that wait in JobManager's queue. Later ones are submitted when places become free: the order is
 the same, and a long queue would only make every transaction slower. Where it matters whose job is whose, or jobs ask
-for burst buffer, the order depends on all jobs that wait, and none is kept back."""
+for burst buffer, the order depends on all jobs that wait, and none is kept back; nor where deadlines count from the
+submission."""
 _DEADLINE_STALLS = 2.0
 """JobManager's deadline of a rescale is at least this many times the job set's longest stall."""
 
@@ -106,12 +110,19 @@ class _ServicesReplay:
         self._queue = EventQueue()
         self._training = ReplayTraining(self._queue, options, len(nodes), self._finish)
         self._services = SimulatedServices(
-            self._queue, self._training, settings, nodes=nodes, record=self._record, on_plan=on_plan
+            self._queue,
+            self._training,
+            settings,
+            nodes=nodes,
+            record=self._record,
+            on_plan=on_plan,
+            samples=self._samples,
         )
         self._by_id: dict[str, ReplayJob] = {}
         self._submitted = self._waiting = 0
         shares = options.shares([job.owner for job in jobs])
-        all_matter = shares or (not options.free and any(job.burst_buffer_gb for job in jobs))
+        asking = not options.free and any(job.burst_buffer_gb for job in jobs)
+        all_matter = shares or asking or any(job.value.deadline for job in jobs)
         self._room = len(jobs) if all_matter else _WAITING_JOBS * options.max_parallel
         self._idle: dict[str, float] = {}
         self._event: NodeEvent | None = None
@@ -140,6 +151,10 @@ class _ServicesReplay:
         self._idle.update(event.joined)
         self._training.lose(event.left)
         self._services.set_idle(self._idle)
+
+    def _samples(self, jobs: Sequence[str]) -> dict[str, int]:
+        running, now = self._training.running, self._queue.now
+        return {job_id: int(running[job_id].done_at(now)) for job_id in jobs if job_id in running}
 
     def _note_queue(self) -> None:
         """Note when the queue is empty for good."""
@@ -224,4 +239,5 @@ class _ServicesReplay:
 def _spec(job: ReplayJob) -> JobSpec:
     """What is submitted. Jobs of one model have one program, so that growths of one tell how long others boot."""
     program = (job.model or "replay",)
-    return JobSpec(job.id, program, "/", job.min_nodes, job.max_nodes, burst_buffer_gb=job.burst_buffer_gb)
+    spec = JobSpec(job.id, program, "/", job.min_nodes, job.max_nodes, burst_buffer_gb=job.burst_buffer_gb)
+    return spec if job.value == LINEAR_VALUE else replace(spec, value=job.value, target_samples=ceil(job.samples))

@@ -41,7 +41,7 @@ from malletrain.scavenger.machine.quarantine import Quarantine, QuarantinePolicy
 from malletrain.scavenger.machine.stays import StayEstimator
 from malletrain.scavenger.machine.stimuli import AnnounceEvent, Due, NodesObserved, StaysRequested
 from malletrain.scavenger.machine.stimuli import Stimulus as ScavengerStimulus
-from malletrain.simulator.services.driven_allocator import DrivenAllocator, job_as_reported
+from malletrain.simulator.services.driven_allocator import AskSamples, DrivenAllocator, job_as_reported
 from malletrain.simulator.services.event_queue import EventQueue
 from malletrain.simulator.services.simulated_launcher import SimulatedLauncher, TrainingModel
 
@@ -90,6 +90,7 @@ class SimulatedServices:
         pools: Mapping[str, str] | None = None,
         record: Callable[[Sequence[JobEvent]], object] = lambda _: None,
         on_plan: OnPlan = lambda *_: None,
+        samples: AskSamples = lambda _: {},
     ) -> None:
         """Begin without idle nodes and jobs.
 
@@ -101,6 +102,7 @@ class SimulatedServices:
             pools: Pool of each node; nodes that are missing are in the pool "".
             record: Takes new rows of JobManager's journal.
             on_plan: Called with the time in seconds, each plan and its answer.
+            samples: Tells how many samples jobs have trained on; only deadlines need it.
         """
         self.state = ManagerState()
         self.refusals: list[tuple[float, str]] = []
@@ -123,6 +125,7 @@ class SimulatedServices:
             options.plan_seconds,
             self._ask_stays,
             self._answer_plan,
+            samples,
         )
         self._allocator.apply(JobsReported((), snapshot=True))
 
