@@ -14,7 +14,7 @@ import pytest
 
 from malletrain.job_manager import submission
 from malletrain.job_manager.dependencies import check_named
-from malletrain.job_manager.log_reader import WrittenLine, LogReader
+from malletrain.job_manager.log_reader import LogReader, WrittenLine
 from malletrain.job_manager.submission import MAX_SPECS, check_specs
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2 as pb

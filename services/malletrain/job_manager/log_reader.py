@@ -95,8 +95,8 @@ class LogReader:
 
         Args:
             folder: The folder.
-            positions: By key of a file, as `WrittenLine` has them. A file that is not named, or is shorter, is read from its
-                start.
+            positions: By key of a file, as `WrittenLine` has them. A file that is not named, or shorter, is read from
+                its start.
             since_ms: What is known to have been written before needs not be read, in milliseconds since the epoch;
                 lines from before may be returned all the same.
         """

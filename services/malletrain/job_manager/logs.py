@@ -19,8 +19,8 @@ from malletrain.job_manager.launching.folder import JobFolder
 from malletrain.job_manager.log_reader import (
     CHUNK_BYTES,
     MAX_FILES,
-    WrittenLine,
     LogReader,
+    WrittenLine,
     last_state,
     log_files,
     writer_of,
