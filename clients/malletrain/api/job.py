@@ -9,13 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, overload
 
 from malletrain.api.errors import translated
 from malletrain.api.metric_history import LoggedHistory, history_of
 from malletrain.api.tables import changed_lines, facts_html, table_html, table_text
-from malletrain.caller.following import followed_log, log_lines
+from malletrain.caller.log_lines import followed_log, log_lines, matching, since_ms_of
 from malletrain.caller.metric_histories import metric_histories
 from malletrain.caller.stubs import DEADLINE_SECONDS
 from malletrain.model.job_state import JobState
@@ -216,23 +216,45 @@ class Job:
         self._message = heard.result()
         return job_state_of(self._message.state)
 
-    def logs(self, follow: bool = False, tail: int = 0) -> Iterator[str]:
-        """The lines of its log, each with the node that wrote it in front: `n017 | text`.
+    def logs(
+        self,
+        follow: bool = False,
+        tail: int = 0,
+        *,
+        since: str | float | timedelta | datetime | None = None,
+        grep: str = "",
+        timestamps: bool = False,
+    ) -> Iterator[str]:
+        """The lines of its log by time, each with the node that wrote it in front: `n017 | text`.
 
         Args:
             follow: Go on until the job has ended, over restarts of JobManager, too.
             tail: Only the last lines, this many; 0: all.
+            since: Only lines written since then: a `datetime` (local time without a zone), or how long ago, as a
+                `timedelta`, in seconds, or as `"90s"`, `"5m"`, `"2h"` or `"1d"`. Lines of which it is not known when
+                they were written come, too.
+            grep: Only lines in which this regular expression is found; with `tail`, of the last lines.
+            timestamps: Put in front of each line when it was written, in local time:
+                `2026-11-28 09:30:00  n017 | text`.
 
         Raises:
+            InvalidInputError: `since` or `grep` is none.
             PermissionDeniedError: the caller is neither its owner nor an operator.
             UnavailableError: JobManager does not answer.
         """
+        since_ms = since_ms_of(since, time.time(), "since")
+        matching((), grep, "grep")  # a mistake is told at once, not with the first line
+        return self._log_lines(follow, tail, since_ms, grep, timestamps)
+
+    def _log_lines(self, follow: bool, tail: int, since_ms: int, grep: str, timestamps: bool) -> Iterator[str]:
         stubs = self._connection.stubs
         with translated():
             if follow:
-                yield from followed_log(stubs, self.id, tail, lambda text: print(text, file=sys.stderr))
+                lines = followed_log(stubs, self.id, tail, lambda text: print(text, file=sys.stderr), since_ms)
             else:
-                yield from log_lines(stubs, self.id, tail)
+                lines = log_lines(stubs, self.id, tail, since_ms)
+            for line in matching(lines, grep, "grep"):
+                yield line.with_time if timestamps else line.text
 
     def cancel(self) -> Job:
         """End it; returns the job itself. Its checkpoints stay in its folder. Nothing happens where it has ended.

@@ -184,7 +184,7 @@ class Agent:
 
         standby, address = self._standbys.of(account), self._config.listen.strip("[]")
         session = SupervisorSession(
-            self._config.node, head, send, monitor_at, owner, standby, address, self._sweeps, self._groups
+            self._config.node, head, send, monitor_at, owner, standby, address, self._sweeps, self._groups, self._log
         )
         if self._leave_by is not None:
             session.report_leaving()

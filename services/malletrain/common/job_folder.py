@@ -36,6 +36,10 @@ SUPERVISOR_LOG = "supervisor.log"
 """Output of the supervisor."""
 LOGS_FOLDER = "logs"
 """Output of the workers, one file each; see `worker_log`."""
+LOG_SUFFIX = ".log"
+"""At the end of the names of all these."""
+LOG_TIMES_SUFFIX = ".times"
+"""Of the file beside a log that says when it was as large; see `log_times`."""
 LAUNCH_LOG = "launch.log"
 """What a supervisor tells the job's owner, in the folder of the workers' output."""
 SIDECAR_LOG = "sidecar.log"
@@ -70,13 +74,13 @@ OWN_FILES = (
 )
 """What MalleTrain writes into the folder itself. Checkpoints are the owner's."""
 OWN_FOLDERS = {
-    LOGS_FOLDER: ".log",
-    STOP_REQUESTS_FOLDER: "",
-    SAVING_FOLDER: "",
-    SHARDED_FOLDER: "",
-    FEEDS_FOLDER: ".json",
-    STEP_TIMES_FOLDER: "",
-    UNDELIVERED_FOLDER: "",
+    LOGS_FOLDER: (LOG_SUFFIX, LOG_TIMES_SUFFIX),
+    STOP_REQUESTS_FOLDER: ("",),
+    SAVING_FOLDER: ("",),
+    SHARDED_FOLDER: ("",),
+    FEEDS_FOLDER: (".json",),
+    STEP_TIMES_FOLDER: ("",),
+    UNDELIVERED_FOLDER: ("",),
 }
 """Folders whose files MalleTrain writes, with the ends of their names."""
 
@@ -88,4 +92,9 @@ def undelivered_mark(job_folder: Path, reporter_id: str) -> Path:
 
 def worker_log(node: str, local_rank: int) -> str:
     """Name of a worker's log in the folder of the logs."""
-    return f"{node}.{local_rank}.log"
+    return f"{node}.{local_rank}{LOG_SUFFIX}"
+
+
+def log_times_path(log: Path) -> Path:
+    """The file beside a log that says when it was as large."""
+    return log.with_suffix(LOG_TIMES_SUFFIX)

@@ -26,7 +26,8 @@ from malletrain.job_manager.launching.folder_identity import JobIdentity
 from malletrain.job_manager.launching.job_secrets import JobSecrets, SupervisorCertificates
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
 from malletrain.job_manager.launching.starting import LaunchSettings
-from malletrain.job_manager.logs import MAX_TAIL_LINES, Line, check_positions, stream
+from malletrain.job_manager.log_reader import WrittenLine
+from malletrain.job_manager.logs import MAX_TAIL_LINES, check_positions, stream
 from malletrain.job_manager.machine.burst_buffer import quota_use
 from malletrain.job_manager.machine.jobs import Job, JobSpec, job_id, job_number
 from malletrain.job_manager.machine.recording import RecordedJobManager, journal_story
@@ -497,6 +498,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         del context
         if not 0 <= request.tail_lines <= MAX_TAIL_LINES:
             raise InvalidInputError("tail_lines", f"0 to {MAX_TAIL_LINES}", request.tail_lines)
+        if request.since_unix_ms < 0:
+            raise InvalidInputError("since_unix_ms", "at least 0", request.since_unix_ms)
         positions = check_positions(request.positions, "positions")
         job = await self._find_job(request.job_id)
         require_owner(current_caller(), job.owner, job.id, "read its log")
@@ -508,15 +511,18 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         if folder.fault:
             raise PreconditionError(f"the log can't be read: {folder.fault}")
 
-        async def look(work: Callable[[], list[Line]]) -> list[Line]:
+        async def look(work: Callable[[], list[WrittenLine]]) -> list[WrittenLine]:
             return await self._launcher.threads.run(f"{job.owner} (logs)", work)
 
         def closing() -> bool:
             return self._closing
 
         try:
-            async for part in stream(folder, request.tail_lines, request.follow, positions, ended, closing, look):
-                yield pb.StreamLogsResponse(lines=part.lines, positions=part.positions, ended=part.ended)
+            tail, since = request.tail_lines, request.since_unix_ms
+            async for part in stream(folder, tail, request.follow, positions, ended, closing, look, since):
+                yield pb.StreamLogsResponse(
+                    lines=part.lines, unix_ms=part.unix_ms, positions=part.positions, ended=part.ended
+                )
         except UserBusyError as error:
             raise LimitExceededError(f"the log can't be read now: {error}") from error
 
