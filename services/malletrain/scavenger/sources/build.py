@@ -140,11 +140,11 @@ def _scheduler_source(
         if not hold.held:
             return watched()
         demand = JobManagerDemand(settings.peer("job_manager"), credential)
-        of_slurm = section.slurm
+        of_scheduler = section.slurm if scheduler == "slurm" else section.pbs
         return build_held_source(
             *(scheduler, hold, watched, settings, section.debounce_seconds, clock, demand, reclaim_timer),
             section.node_check,
-            of_slurm.gpu_share.nice if scheduler == "slurm" and of_slurm.units == "gpus" else None,
+            of_scheduler.gpu_share.nice if of_scheduler.units == "gpus" else None,
             speed_told,
         )
 
