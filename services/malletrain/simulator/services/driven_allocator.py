@@ -93,8 +93,8 @@ def _solve(problem: AllocationProblem) -> Allocation:
 def job_as_reported(job: Job) -> CachedJob:
     """What the Allocator hears of a job: what `job_manager/wire.py` and `allocator/wire/messages.py` make of it.
 
-    A field of a job that plans depend on belongs in all three. What jobs need of their nodes, and how near these
-    are to be, is left out: replays do not know what nodes are.
+    A field of a job that plans depend on belongs in all three. How near its nodes are to be to each other is left out:
+    replays do not know where nodes are.
     """
     spec = job.usable_spec
     return CachedJob(
@@ -109,6 +109,7 @@ def job_as_reported(job: Job) -> CachedJob:
             current_nodes=job.commanded,
             owner=job.owner,
             share_weight=job.share_weight,
+            needs=spec.needs,
         ),
         state=job.state,
         admitted=job.admitted,

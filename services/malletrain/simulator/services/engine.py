@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby, islice
+from types import MappingProxyType
 
 from malletrain.allocator.machine.cluster_cache import CachedProfile
 from malletrain.allocator.problem.planner import JobCurve
@@ -14,6 +15,7 @@ from malletrain.job_manager.machine.state import JobEvent
 from malletrain.job_manager.machine.stimuli import Completion, Outcome
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.model.job_state import JobState
+from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.simulator.replay.arrivals import Arrivals, QueueEmpty
 from malletrain.simulator.replay.fast_engine import Progress
 from malletrain.simulator.replay.job_set import ReplayJob
@@ -29,6 +31,7 @@ _WAITING_JOBS = 2
 """Most jobs per place that wait in JobManager's queue. Later ones are submitted when places become free: the order is
 the same, and a long queue would only make every transaction slower. Where it matters whose job is whose, or jobs ask
 for burst buffer, the order depends on all jobs that wait, and none is kept back."""
+_NOT_KNOWN: Mapping[str, NodeFacts] = MappingProxyType({})
 _DEADLINE_STALLS = 2.0
 """JobManager's deadline of a rescale is at least this many times the job set's longest stall."""
 
@@ -41,6 +44,7 @@ def run_services_replay(
     progress: Progress = lambda _: None,
     settings: ServicesOptions | None = None,
     on_plan: OnPlan = lambda *_: None,
+    facts: Mapping[str, NodeFacts] = _NOT_KNOWN,
 ) -> ReplayResult:
     """Replay elastic jobs on the idle nodes of a trace, as `fast_engine.run_replay` does.
 
@@ -55,12 +59,13 @@ def run_services_replay(
         progress: Told the simulated second after every row.
         settings: Settings of the services; None: those of `services_options`.
         on_plan: Called with the simulated second, each plan and its answer.
+        facts: What nodes are, of which that is known: their pools, and what jobs need of them.
 
     Returns:
         Every row and every job that was admitted. The same arguments give the same result.
     """
     settings = settings or services_options(options, jobs)
-    return _ServicesReplay(events, nodes, jobs, options, settings, on_plan).run(progress)
+    return _ServicesReplay(events, nodes, jobs, options, settings, on_plan, facts).run(progress)
 
 
 def services_options(options: ReplayOptions, jobs: Sequence[ReplayJob]) -> ServicesOptions:
@@ -99,6 +104,7 @@ class _ServicesReplay:
         options: ReplayOptions,
         settings: ServicesOptions,
         on_plan: OnPlan,
+        facts: Mapping[str, NodeFacts],
     ) -> None:
         self._events = events
         self._arrivals = Arrivals(jobs, options)
@@ -106,7 +112,7 @@ class _ServicesReplay:
         self._queue = EventQueue()
         self._training = ReplayTraining(self._queue, options, len(nodes), self._finish)
         self._services = SimulatedServices(
-            self._queue, self._training, settings, nodes=nodes, record=self._record, on_plan=on_plan
+            self._queue, self._training, settings, nodes=nodes, facts=facts, record=self._record, on_plan=on_plan
         )
         self._by_id: dict[str, ReplayJob] = {}
         self._submitted = self._waiting = 0
@@ -224,4 +230,5 @@ class _ServicesReplay:
 def _spec(job: ReplayJob) -> JobSpec:
     """What is submitted. Jobs of one model have one program, so that growths of one tell how long others boot."""
     program = (job.model or "replay",)
-    return JobSpec(job.id, program, "/", job.min_nodes, job.max_nodes, burst_buffer_gb=job.burst_buffer_gb)
+    sizes = job.min_nodes, job.max_nodes
+    return JobSpec(job.id, program, "/", *sizes, burst_buffer_gb=job.burst_buffer_gb, needs=job.needs)
