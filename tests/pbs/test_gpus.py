@@ -15,10 +15,12 @@ from malletrain.cli.demo.job_processes import find_job_processes
 from malletrain.common.environment import JOB_DIR, NODE
 from malletrain.common.processes import FoundProcess, find_processes
 from malletrain.scavenger.machine.gpu_units import node_of_unit
-from malletrain.v1 import resources_pb2
+from malletrain.v1 import resources_pb2, scavenger_pb2
 from tests.pbs.cluster import PbsCluster, missing, pbs_cluster
+from tests.schedulers.holding import holding
 from tests.schedulers.installation import Installation, installed
-from tests.support.waiting import wait_until
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until, wait_until_async
 
 pytestmark = [pytest.mark.pbs, pytest.mark.timeout(600)]
 
@@ -83,6 +85,44 @@ def test_no_worker_starts_where_pbs_names_no_gpu(pbs: PbsCluster, tmp_path: Path
         running.submit(1, GPUS)
         wait_until(lambda: "does not say which GPU" in said_of_nodes(running), PATIENCE, "the reason")
         assert not workers(running)
+
+
+async def test_gpus_are_found_again_and_only_those_that_are_wanted_are_given_back(
+    pbs: PbsCluster, tmp_path: Path
+) -> None:
+    units = {f"{node}.gpu{number}" for node in pbs.nodes for number in range(GPUS)}
+    address = {"agents_address": f"{pbs.head}:{free_port()}"}
+    async with holding(pbs, tmp_path / "state", GPUS, give_back_at_exit=False, **address) as scavenger:
+        watch = scavenger.watch()
+        await wait_until_async(lambda: set(watch.idle) == units, PATIENCE, "all GPUs")
+        before = pbs.placeholders()
+    assert pbs.placeholders() == before, "a Scavenger that ends leaves its placeholders to the next one"
+    async with holding(pbs, tmp_path / "state", GPUS, **address) as scavenger:
+        watch = scavenger.watch()
+        await wait_until_async(lambda: set(watch.idle) == units, PATIENCE, "the same GPUs")
+        assert pbs.placeholders() == before
+
+        submitted = time.time()
+        main = MainJob(pbs, tmp_path / "main", PARTLY_USED, gpus=2)
+        await wait_until_async(main.runs, PATIENCE, "a main job on two held GPUs")
+        print(f"pbs: a main job on two held GPUs started after {main.started() - submitted:.2f} s")
+        left = pbs.placeholders()
+        assert left.items() <= before.items(), "none came meanwhile"
+        assert Counter(left.values()) == {PARTLY_USED: GPUS - 2, IDLE: GPUS}, "two were preempted, no more"
+        assert in_use(pbs)[PARTLY_USED] == (GPUS, 2 * GPUS)
+        await wait_until_async(lambda: len(set(watch.idle)) == 2 * GPUS - 2, PATIENCE, "two to be left")
+
+        pbs.set_offline(IDLE)
+        await wait_until_async(lambda: set(pbs.placeholders().values()) == {PARTLY_USED}, PATIENCE, "all of the other")
+        pbs.set_online(IDLE)
+        main.end()
+        await wait_until_async(lambda: set(watch.idle) == units, PATIENCE, "all GPUs once more")
+        await scavenger.stub.DrainNodes(scavenger_pb2.DrainNodesRequest(all=True), timeout=10)
+        await wait_until_async(lambda: not pbs.placeholders(), PATIENCE, "the end of all placeholders")
+        submitted = time.time()
+        free = MainJob(pbs, tmp_path / "free", PARTLY_USED, gpus=2)
+        await wait_until_async(free.runs, PATIENCE, "a main job on free GPUs")
+        print(f"pbs: a main job on two free GPUs started after {free.started() - submitted:.2f} s")
 
 
 class MainJob:
