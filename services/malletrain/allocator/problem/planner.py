@@ -248,10 +248,12 @@ class PlanProblem:
     Attributes:
         whole: The whole problem; it is what a plan shows.
         parts: One part per pool, with the pinned jobs' nodes assigned; each part's `rest` is to be solved.
+        terms: What an operator has chosen for the pool of each part.
     """
 
     whole: AllocationProblem
     parts: tuple[PinnedProblem, ...]
+    terms: tuple[PoolTerms, ...] = ()
 
     def allocation(self, solved: Sequence[Allocation]) -> Allocation:
         """The solution of the whole problem.
@@ -272,9 +274,10 @@ def plan_problem(plan_input: PlanInput, options: PlannerOptions) -> PlanProblem:
     if several:
         pools = {node.name: node.pool for node in plan_input.nodes}
         parts = split(whole, pools, options.forward, plan_input.changes, options.pools)
+        of_parts = tuple(terms_of(options.pools, pools[part.nodes[0]]) if part.nodes else terms for part in parts)
     else:
-        parts = (within_places(whole, terms.max_parallel),)
-    return PlanProblem(whole, tuple(apply_pins(part, plan_input.pins) for part in parts))
+        parts, of_parts = (within_places(whole, terms.max_parallel),), (terms,)
+    return PlanProblem(whole, tuple(apply_pins(part, plan_input.pins) for part in parts), of_parts)
 
 
 def _with_terms(options: PlannerOptions, terms: PoolTerms) -> PlannerOptions:

@@ -13,6 +13,7 @@ from math import inf
 from malletrain.allocator.solvers.placement import rearrange
 from malletrain.job_manager.machine.admission import Places, first_in_line
 from malletrain.job_manager.machine.admission_window import AdmissionCandidate, AdmissionQueue, admission_pass
+from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.machine.stays import LearnedStay
 from malletrain.simulator.replay.arrivals import Arrivals, QueueEmpty
 from malletrain.simulator.replay.charges import charges_of
@@ -56,7 +57,12 @@ def run_replay(
 
     Returns:
         Every decision and every job that was admitted. The same arguments give the same result.
+
+    Raises:
+        InvalidInputError: a job needs certain nodes, and this is not the zero-cost bound, for which any node suits.
     """
+    if not options.free and any(job.needs for job in jobs):
+        raise InvalidInputError("--engine", "services: only it knows what jobs need of their nodes", "fast")
     return _Replay(events, nodes, jobs, options, advisor).run(progress)
 
 

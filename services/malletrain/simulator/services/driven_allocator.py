@@ -100,8 +100,8 @@ def _solve(problem: AllocationProblem) -> Allocation:
 def job_as_reported(job: Job) -> CachedJob:
     """What the Allocator hears of a job: what `job_manager/wire.py` and `allocator/wire/messages.py` make of it.
 
-    A field of a job that plans depend on belongs in all three. What jobs need of their nodes, and how near these
-    are to be, is left out: replays do not know what nodes are.
+    A field of a job that plans depend on belongs in all three. How near its nodes are to be to each other is left out:
+    replays do not know where nodes are.
     """
     spec = job.usable_spec
     return CachedJob(
@@ -119,6 +119,7 @@ def job_as_reported(job: Job) -> CachedJob:
             value=PlannedValue(spec.value, job.create_time, spec.target_samples, job.samples)
             if spec.value != LINEAR_VALUE
             else LINEAR_PLAN,
+            needs=spec.needs,
         ),
         state=job.state,
         admitted=job.admitted,
