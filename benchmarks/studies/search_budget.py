@@ -314,7 +314,7 @@ def difference(first: Sequence[SimulatedCluster], second: Sequence[SimulatedClus
     mean = statistics.mean(gaps)
     if len(gaps) < 2:
         return f"{mean:+.3f}"
-    from scipy.stats import t
+    from scipy.stats import t  # type: ignore[import-untyped]
 
     half = float(t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5
     return f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})"
