@@ -266,7 +266,8 @@ class PlanProblem:
 
 def plan_problem(plan_input: PlanInput, options: PlannerOptions) -> PlanProblem:
     """The problem of the next plan: built, split by pools, pinned scales assigned."""
-    names = {node.pool for node in plan_input.nodes}
+    # Of a pool whose nodes are all busy there is nothing to plan.
+    names = {node.pool for node in plan_input.free_to_plan}
     several = not options.span_pools and len(names) > 1
     terms = PoolTerms() if several or not names else terms_of(options.pools, min(names))
     whole = build_problem(plan_input, _with_terms(options, terms))
