@@ -33,6 +33,7 @@ from malletrain.caller.searching.space import parse_space
 from malletrain.caller.searching.studies import distributions_of, open_study, pruner_of, sampler_of
 from malletrain.model.job_state import JobState
 from malletrain.model.scaling import ScalingPoint
+from malletrain.monitor.machine.throughput import student_quantile
 from malletrain.v1 import resources_pb2
 
 AT_ONCE, MOST_NODES, FIXED_NODES = 4, 8, 2
@@ -320,9 +321,7 @@ def difference(first: Sequence[SimulatedCluster], second: Sequence[SimulatedClus
     mean = statistics.mean(gaps)
     if len(gaps) < 2:
         return f"{mean:+.3f}"
-    from scipy.stats import t
-
-    half = float(t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5
+    half = student_quantile(0.975, len(gaps) - 1) * statistics.stdev(gaps) / len(gaps) ** 0.5
     return f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})"
 
 
