@@ -3,7 +3,8 @@
 Candidates are the assignment as it is, the members one after the other as in `assignment`, and best fit. The least
 score counts, then the fewest workers that have to be started anew: a member whose GPUs stay goes on.
 
-From how many GPUs a member has on which nodes to the GPUs themselves, such that members keep what they have.
+`named` goes from how many GPUs a member has on which nodes to the GPUs themselves, such that members keep what they
+have.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from malletrain.allocator.problem.allocation_problem import (
     Allocation,
     AllocationProblem,
     CostModel,
+    IdentifiedJob,
     JobDemand,
     ObjectiveMetric,
 )
@@ -24,6 +25,7 @@ from malletrain.allocator.problem.forward_time import (
 from malletrain.allocator.problem.kinds import with_kinds
 from malletrain.allocator.problem.pools import PoolTerms, join, split, terms_of, within_places
 from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
+from malletrain.model.job_terms import JobTerms
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits, TraitCensus
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.model.topology import GroupPath, TopologyPreference
@@ -74,37 +76,24 @@ class PlannableNode(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PlannableJob:
+class PlannableJob(JobTerms, IdentifiedJob):
     """A job as a plan sees it.
 
     Attributes:
         id: Job identifier.
-        min_nodes: Smallest scale in nodes.
-        max_nodes: Largest scale in nodes.
-        permitted_nodes: Permitted scales; empty: every scale in the bounds.
-        weight: Priority weight that it was submitted with.
         current_nodes: Nodes that it is commanded to use.
         owner: Name of the user who submitted it.
         share_weight: Factor of its weight that comes from its owner's fair share.
         member: What it is to its fleet, whose members have GPUs where other jobs have nodes; None: it is in none.
         needs: What it needs of each of its nodes.
-        topology: Whether it matters how near its nodes are to each other.
-        topology_level: The level of the group that all its nodes must be in, as `topology.group_of` takes it.
         takes_slow: Whether slow nodes are never left out for it: it stands for a fleet, which divides its nodes itself.
     """
 
-    id: str
-    min_nodes: int
-    max_nodes: int
-    permitted_nodes: tuple[int, ...] = ()
-    weight: float = 1.0
     current_nodes: tuple[str, ...] = ()
     owner: str = ""
     share_weight: float = 1.0
     member: FleetMember | None = None
     needs: NodeNeeds = NO_NEEDS
-    topology: TopologyPreference = TopologyPreference.NONE
-    topology_level: int = 0
     takes_slow: bool = False
 
 
@@ -323,19 +312,14 @@ def _boot_seconds(growth_seconds: float, curve: JobCurve, forward_seconds: float
 
 def _demand(job: PlannableJob, curve: JobCurve, idle: set[str], named: bool, boot_seconds: float) -> JobDemand:
     return JobDemand(
+        **job.terms(weight=job.weight * job.share_weight),
         id=job.id,
-        min_nodes=job.min_nodes,
-        max_nodes=job.max_nodes,
-        permitted_nodes=job.permitted_nodes,
         scale_up_seconds=curve.scale_up_seconds,
         scale_down_seconds=curve.scale_down_seconds,
-        weight=job.weight * job.share_weight,
         curve=curve.points,
         stalls=curve.stalls,
         current_nodes=tuple(node for node in job.current_nodes if node in idle),
         owner=job.owner if named else "",
         share_weight=job.share_weight,
         boot_seconds=boot_seconds,
-        topology=job.topology,
-        topology_level=job.topology_level,
     )

@@ -4,7 +4,7 @@ gRPC asks interceptors before it reads a message, and it reads as much of a mess
 somebody waits for it; until then a call holds at most the window of its stream (64 KiB). So handlers of one request are
 served here as handlers of a stream of requests, of which the first one is taken when the call has been admitted.
 
-Reads the messages of calls that were admitted: few of one caller at a time, and not for long.
+The messages of calls that were admitted are read few of one caller at a time, and not for long.
 """
 
 from __future__ import annotations

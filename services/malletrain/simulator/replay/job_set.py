@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from malletrain.allocator.problem.allocation_problem import JobDemand
-from malletrain.job_manager.machine.admission_window import MAX_BURST_BUFFER_GB
+from malletrain.job_manager.machine.admission import MAX_BURST_BUFFER_GB
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 

@@ -224,4 +224,11 @@ class _ServicesReplay:
 def _spec(job: ReplayJob) -> JobSpec:
     """What is submitted. Jobs of one model have one program, so that growths of one tell how long others boot."""
     program = (job.model or "replay",)
-    return JobSpec(job.id, program, "/", job.min_nodes, job.max_nodes, burst_buffer_gb=job.burst_buffer_gb)
+    return JobSpec(
+        name=job.id,
+        command=program,
+        working_directory="/",
+        min_nodes=job.min_nodes,
+        max_nodes=job.max_nodes,
+        burst_buffer_gb=job.burst_buffer_gb,
+    )
