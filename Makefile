@@ -21,7 +21,7 @@ VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' services/malletrain/common
 SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
 .PHONY: help setup demo test check test-quick test-demo test-fleet test-gpu test-dashboard test-dashboard-smoke test-streams test-manual test-long test-hostile test-training test-faulty-scripts test-slurm \
-  test-pbs test-netns test-containers \
+  test-pbs test-netns test-containers pictures \
   test-faults test-upgrade test-frameworks soak soak-short \
   images lock release-protos docs format benchmarks clean
 
@@ -74,6 +74,9 @@ test-dashboard-smoke: setup ## The dashboard's pages in a real Chromium, in a mi
 
 test-dashboard: setup ## All tests of the pages in a real Chromium, on live services; screenshots in build/dashboard (5 minutes)
 	$(BIN)/python -m pytest -m browser --timeout 1200
+
+pictures: setup ## The pictures of the docs, anew: trainings on eight virtual nodes, and a real Chromium (3 minutes)
+	DOCS_PICTURES=docs/pictures $(BIN)/python -m pytest -m browser -n 0 tests/dashboard/test_pictures.py
 
 test-fleet: setup ## Real fleets on virtual nodes: a shared feed, convergence, nodes taken and returned, kills (10 minutes)
 	$(BIN)/python -m pytest -m fleet --timeout 1500

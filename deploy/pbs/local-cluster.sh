@@ -6,6 +6,7 @@
 # read nor written. Needs root, iproute2, Debian's PostgreSQL (whose programs OpenPBS runs by itself) and an OpenPBS:
 #   PBS_EXEC=/opt/pbs               where it is
 #   NODES=4 CPUS=4                  moms; what each claims to have
+#   GPUS=0                          GPUs that each claims to have; gpu_numbers_hook.py tells jobs which are theirs
 #   NET=10.214.0                    first three numbers of the addresses: head .1, nodes .11, .12..
 #   WAIT_SECONDS=60                 how long `up` waits for the nodes
 # Queues: `main`, and `scavenge` as docs/operators/pbs.md has it, for root. DIR must be below folders that every account may enter:
@@ -17,7 +18,7 @@ fail() { echo "local-cluster: $*" >&2; exit 1; }
 action=$1
 mkdir -p "$2"
 root=$(cd "$2" && pwd)
-nodes=${NODES:-4} cpus=${CPUS:-4} net=${NET:-10.214.0} bridge=mtpbs0 head=pbs-head
+nodes=${NODES:-4} cpus=${CPUS:-4} gpus=${GPUS:-0} net=${NET:-10.214.0} bridge=mtpbs0 head=pbs-head
 PBS_EXEC=${PBS_EXEC:-/opt/pbs}
 [[ $(id -u) == 0 ]] || fail "needs root"
 [[ -x $PBS_EXEC/sbin/pbs_server.bin ]] || fail "no OpenPBS in $PBS_EXEC (set PBS_EXEC)"
@@ -181,8 +182,16 @@ set sched preempt_prio = 'express_queue, normal_jobs'
 set sched preempt_order = D
 QMGR
   local number
+  if ((gpus)); then
+    qmgr >>"$root/qmgr.log" 2>&1 <<QMGR || fail "qmgr: $(tail -3 "$root/qmgr.log")"
+create resource ngpus type=long, flag=nh
+create hook gpu_numbers event='execjob_launch,execjob_end'
+import hook gpu_numbers application/x-python default $(dirname "$(readlink -f "$0")")/gpu_numbers_hook.py
+QMGR
+    sed -i -E '/^resources:.*ngpus/! s/^(resources: "[^"]*)"/\1, ngpus"/' "$home/sched_priv/sched_config"
+  fi
   for number in $(seq "$nodes"); do
-    qmgr -c "create node $(name_of "$number") resources_available.ncpus=$cpus" >>"$root/qmgr.log" 2>&1 || fail "$(tail -1 "$root/qmgr.log")"
+    qmgr -c "create node $(name_of "$number") resources_available.ncpus=$cpus$( ((gpus)) && echo ",resources_available.ngpus=$gpus")" >>"$root/qmgr.log" 2>&1 || fail "$(tail -1 "$root/qmgr.log")"
   done
   kill -HUP "$(pid_of "$home/sched_priv/sched.lock" pbs_sched)"
   touch "$root/configured"

@@ -42,6 +42,7 @@ def test_every_rpc_of_every_proto_is_known() -> None:
         ("JobManagerService/ListJobs", Role.VIEWER),
         ("JobManagerService/SubmitJobs", Role.USER),
         ("JobManagerService/CancelJob", Role.USER),
+        ("JobManagerService/UpdateJob", Role.USER),
         ("ProfilerService/StartProfile", Role.USER),
         ("ScavengerService/ReclaimNodes", Role.OPERATOR),
         ("ScavengerService/DrainNodes", Role.OPERATOR),

@@ -52,7 +52,7 @@ def test_a_node_that_was_away_for_a_moment_is_given_again() -> None:
     assert trigger.reason(found, 1.0, 1.0) == "nodes came back: n2", "it left while the plan was made"
 
 
-def test_weights_that_change_alone_lead_to_no_plan() -> None:
+def test_weights_of_owners_that_change_alone_lead_to_no_plan() -> None:
     found, trigger = cache(), PlanTrigger(60.0)
     applied(trigger, found, 100.0)
     plannable = replace(cached_job("a").plannable, share_weight=0.5, owner="ada")
@@ -175,3 +175,21 @@ def test_a_stop_that_was_planned_leads_to_no_plan_without_its_nodes_before_it_ta
     applied(trigger, found, 100.5)
     assert trigger.wait_seconds(found, 100.5, 100.5) == 1.5
     assert trigger.reason(found, 102.0, 102.0) == "nodes left: n2"
+
+
+def test_a_weight_of_its_own_that_a_job_is_given_leads_to_a_plan_as_curves_do() -> None:
+    found, trigger = cache(), PlanTrigger(60.0)
+    applied(trigger, found, 100.0)
+    heavier = [replace(cached_job("a"), plannable=replace(cached_job("a").plannable, weight=4.0))]
+    assert not found.has_other_weights([cached_job("a"), cached_job("new")])
+    assert found.has_other_weights(heavier)
+    found.update_jobs(heavier)
+    assert not found.has_other_weights(heavier)
+    trigger.note_weights()
+    assert trigger.reason(found, 130.0, 130.0) == ""
+    assert trigger.wait_seconds(found, 130.0, 130.0) == 30.0
+    assert trigger.reason(found, 160.0, 160.0) == "weights changed"
+    trigger.note_curves()
+    assert trigger.reason(found, 160.0, 160.0) == "curves and weights changed"
+    applied(trigger, found, 160.0)
+    assert trigger.wait_seconds(found, 161.0, 161.0) is None

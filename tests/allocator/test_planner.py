@@ -14,6 +14,7 @@ from malletrain.allocator.problem.forward_time import ForwardTime
 from malletrain.allocator.problem.planner import (
     JobCurve,
     PlannableNode,
+    PlannedValue,
     PlannerOptions,
     build_problem,
     plan_problem,
@@ -21,8 +22,11 @@ from malletrain.allocator.problem.planner import (
 from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.allocator.problem.validation import validate
 from malletrain.allocator.solvers.solving import solve
+from malletrain.allocator.wire.messages import problem_from_proto, problem_to_proto
 from malletrain.model.job_state import JobState
+from malletrain.model.job_value import LINEAR, ValueCurve
 from malletrain.model.scaling import ScalingPoint
+from malletrain.runtime.job_values import parse_value
 from tests.support.builders import cached_job
 
 OPTIONS = PlannerOptions(ForwardTime(120.0), CostModel.STALL, ObjectiveMetric.THROUGHPUT)
@@ -196,3 +200,15 @@ def test_a_stopping_job_promises_its_own_nodes_to_nobody() -> None:
     moving = replace(cached_job("b", "n2", state=JobState.STOPPING), wanted_nodes=("n2", "n3"), stopping_since=100.0)
     found.update_jobs([moving])
     assert found.plan_input(100.1).busy_nodes == {"n2", "n3"}
+
+
+def test_a_deadline_becomes_a_speed_that_is_needed_by_fresh_samples_and_the_time() -> None:
+    found = cache()
+    job = cached_job("b")
+    due = PlannedValue(parse_value("deadline=1000s:3"), submitted=100.0, target_samples=5000)
+    found.update_jobs([replace(job, plannable=replace(job.plannable, value=due))])
+    assert found.deadlines == ("b",)
+    found.update_samples({"a": 7, "b": 1000})
+    problem = build_problem(replace(found.plan_input(600.0), unix_seconds=600.0), OPTIONS)
+    assert [entry.value for entry in problem.jobs] == [LINEAR, ValueCurve(needed_rate=8.0, urgency=3.0)]
+    assert problem_from_proto(problem_to_proto(problem)).jobs[1].value == problem.jobs[1].value

@@ -39,6 +39,7 @@ from malletrain.allocator.settings import AllocatorSettings
 from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.allocator.solvers.solving import present_counts, solve
 from malletrain.allocator.wire.messages import allocation_to_proto, problem_from_proto, problem_to_proto
+from malletrain.cli.operate.plan import jobs_without_place, part_in_words
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError, PreconditionError
 from malletrain.v1 import allocator_pb2
@@ -186,6 +187,38 @@ def test_a_plan_keeps_them_and_is_explained_by_them() -> None:
     about = {entry.job_id: entry for entry in found.jobs}
     assert about["y"].more_reason == allocator_pb2.SCALE_REASON_POOL_LIMIT
     assert "not 3: jobs may have 2 nodes of the pool together" in " ".join(about["y"].sentences)
+
+
+def test_what_an_operator_has_chosen_for_a_pool_is_in_the_plan_and_in_words() -> None:
+    rules = {
+        "main/ax4": PoolTerms(objective_metric=ObjectiveMetric.SCALING_EFFICIENCY, max_parallel=1),
+        "main/bx4": PoolTerms(max_nodes=2, max_nodes_per_owner=1, max_parallel=1),
+    }
+    problem = planned(rules, job("x", "a1"), job("y", "b4"), job("z"))
+    pools = {node: f"main/{node[0]}x4" for node in problem.whole.nodes}
+    whole = problem_to_proto(problem.whole)
+    plan = allocator_pb2.Plan(problem=whole, parts=parts_to_proto(problem, pools))
+    first, second = (part_in_words(part, whole) for part in plan.parts)
+    assert first == "main/ax4: 3 nodes, looks 100 s ahead, by scaling efficiency, places for 1 jobs"
+    assert second.endswith(", all jobs together may have 2, those of one owner 1, places for 1 jobs")
+    assert jobs_without_place(plan) == ["z"]
+    free = planned({}, job("x", "a1"), job("z"))
+    unlimited = allocator_pb2.Plan(problem=problem_to_proto(free.whole), parts=parts_to_proto(free, pools))
+    assert jobs_without_place(unlimited) == []
+    assert "places" not in part_in_words(unlimited.parts[0], unlimited.problem)
+
+
+def test_the_terms_of_the_only_pool_are_told_too() -> None:
+    pools = {"a1": "main/ax4", "a2": "main/ax4", "a3": "main/ax4"}
+
+    def told(most: int) -> tuple[str, list[str]]:
+        problem = planned({"main": PoolTerms(max_parallel=most)}, job("x"), job("y"), pools="aaa")
+        whole = problem_to_proto(problem.whole)
+        plan = allocator_pb2.Plan(problem=whole, parts=parts_to_proto(problem, pools))
+        return part_in_words(plan.parts[0], whole), jobs_without_place(plan)
+
+    assert told(1) == ("main/ax4: 3 nodes, looks 100 s ahead, by throughput, places for 1 jobs", ["y"])
+    assert told(2) == ("all nodes: 3 nodes, looks 100 s ahead, by throughput, places for 2 jobs", [])
 
 
 def test_a_plan_of_an_earlier_version_has_the_same_terms_everywhere() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.api.tables import facts_html, table_html, table_text
+from malletrain.api.tables import changed_lines, facts_html, table_html, table_text
 
 ATTACK = "<script>alert(1)</script>"
 
@@ -28,3 +28,13 @@ def test_no_jobs() -> None:
     assert table_text(("job",), []) == "no jobs"
     assert "no jobs" in table_html(("job",), [])
     assert facts_html({"job": "j1", "reason": ""}).count("<tr>") == 1
+
+
+def test_only_lines_with_news_are_shown_again() -> None:
+    columns, first = ("job", "state", "samples"), [("j1", "RUNNING", "1"), ("j2", "QUEUED", "0")]
+    later = [("j1", "RUNNING", "9"), ("j2", "RUNNING", "0")]
+    assert changed_lines(columns, None, first) == table_text(columns, first)
+    assert changed_lines(columns, first, later, ["samples"]) == "j2   RUNNING  0"
+    assert changed_lines(columns, first, [("j1", "RUNNING", "9"), first[1]], ["samples"]) == ""
+    assert changed_lines(columns, None, []) == "no jobs"
+    assert changed_lines(columns, [], []) == ""

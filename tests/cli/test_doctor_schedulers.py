@@ -233,6 +233,40 @@ def pbs(**more: Any) -> PbsReport:
 PBS = PbsSettings.model_validate({"queues": ["main"], "hold": {"queue": "scav"}})
 
 
+HOOKS = """
+Hook pbs_cgroups
+    type = pbs
+    enabled = true
+    event = execjob_begin,execjob_launch
+    user = pbsadmin
+
+Hook other
+    type = site
+    enabled = false
+    event = queuejob
+"""
+
+
+def test_single_gpus_of_pbs_need_a_hook_that_names_them_and_a_scheduler_that_counts_them() -> None:
+    gpus = PbsSettings.model_validate({"queues": ["main"], "units": "gpus", "hold": {"queue": "scav"}})
+    nodes = {"n1": {"resources_available": {"ngpus": 4}}, "n2": {"state": "down"}}
+    file = 'preemptive_sched: true ALL\nresources: "ncpus, mem, ngpus"\n'
+    good = {"nodes": nodes, "scheduler_file": file, "hooks": HOOKS}
+    assert wrong(judge_pbs(pbs(**good), gpus, 101.0)) == set()
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"nodes": {"n1": {"resources_available": {"ncpus": 4}}}}, "GPUs of vnodes"),
+        ({"nodes": {}}, "GPUs of vnodes"),
+        ({"scheduler_file": file.replace(", ngpus", "")}, "ngpus"),
+        ({"scheduler_file": file.replace("ngpus", "ngpus2")}, "ngpus"),
+        ({"hooks": HOOKS.replace("enabled = true", "enabled = false")}, "hook of GPUs"),
+        ({"hooks": HOOKS.replace("pbs_cgroups", "gpu_numbers")}, "hook of GPUs"),
+    ]
+    for change, name in cases:
+        assert wrong(judge_pbs(pbs(**good | change), gpus, 101.0)) == {name}
+    assert wrong(judge_pbs(pbs(**good | {"hooks": "", "scheduler_file": None}), gpus, 101.0)) == set(), "nobody says"
+    assert wrong(judge_pbs(pbs(), PBS, 101.0)) == set(), "whole nodes need nothing of that"
+
+
 def test_a_pbs_as_documented_is_well_and_each_mistake_is_named() -> None:
     assert wrong(judge_pbs(pbs(), PBS, 101.0)) == set()
     good = pbs()

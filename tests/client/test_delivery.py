@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from malletrain.common.job_folder import DELIVERY_SECONDS
 from malletrain.v1 import monitor_pb2
 from tests.client.conftest import StartTrainer
 from tests.client.peers import RecordingMonitor, is_running
@@ -171,12 +173,13 @@ def test_the_sidecar_ends_with_the_trainer_without_monitor_too(
     trainer.do("report(1)")
     sidecar = trainer.ask("_client.sidecar_pid")
     trainer.end()
-    mark = tmp_path / "undelivered" / str(sidecar)
-    wait_until(mark.exists, 15, "the word that it goes on for longer than usual")
+    assert len(list((tmp_path / "undelivered").iterdir())) == 1
+    log = tmp_path / "logs" / "sidecar.log"
+    wait_until(lambda: "trying again" in log.read_text(), what="a sidecar that has booted")
     os.kill(sidecar, signal.SIGTERM)
     wait_until(lambda: not is_running(sidecar))
-    assert not mark.exists()
-    assert "1 records could not be delivered" in (tmp_path / "logs" / "sidecar.log").read_text()
+    assert not list((tmp_path / "undelivered").iterdir())
+    assert "1 records could not be delivered" in log.read_text()
 
 
 def test_where_monitor_is_away_at_the_end_it_is_waited_for(
@@ -189,7 +192,9 @@ def test_where_monitor_is_away_at_the_end_it_is_waited_for(
     monitor.stop()
     trainer.do("for _ in range(100): report(1)")
     trainer.end()
-    wait_until((tmp_path / "undelivered" / str(sidecar)).exists, 15, "the time that it usually has")
+    usual_end = time.monotonic() + DELIVERY_SECONDS + 1
+    wait_until(lambda: time.monotonic() > usual_end, 15, "the time that it usually has")
+    assert is_running(sidecar)
     monitor.start()
     wait_until(lambda: monitor.delivered == 101)
     wait_until(lambda: not is_running(sidecar))

@@ -55,9 +55,9 @@ def test_every_verb_is_in_the_reference_of_the_command() -> None:
 @pytest.mark.parametrize(
     ("source", "page", "markdown", "expected"),
     [
-        ("README.md", "index.md", "[a](docs/client.md#x)", "[a](client.md#x)"),
+        ("README.md", "readme.md", "[a](docs/client.md#x)", "[a](client.md#x)"),
         ("docs/client.md", "client.md", "[a](../examples/digits)", "[a](examples/digits.md)"),
-        ("docs/operators/slurm.md", "operators/slurm.md", "[a](../../README.md)", "[a](../index.md)"),
+        ("docs/operators/slurm.md", "operators/slurm.md", "[a](../../README.md)", "[a](../readme.md)"),
         ("docs/client.md", "client.md", "[a](../Makefile) [b](#here)", "a [b](#here)"),
         ("docs/client.md", "client.md", "[a](nothing.md)", "[a](nothing.md)"),
         (
@@ -67,8 +67,8 @@ def test_every_verb_is_in_the_reference_of_the_command() -> None:
             "[a](reference/protos/monitor.md)",
         ),
         ("docs/a.md", "a.md", r"| `a\|b` | a\|b |", r"| `a|b` | a\|b |"),
-        ("README.md", "index.md", "```\n[a](docs/client.md)\n```", "```\n[a](docs/client.md)\n```"),
-        ("README.md", "index.md", "<!-- docs-test: skip: why -->\n```console\n```", "```console\n```"),
+        ("README.md", "readme.md", "```\n[a](docs/client.md)\n```", "```\n[a](docs/client.md)\n```"),
+        ("README.md", "readme.md", "<!-- docs-test: skip: why -->\n```console\n```", "```console\n```"),
     ],
 )
 def test_links_of_the_repository_lead_to_pages_of_the_site(

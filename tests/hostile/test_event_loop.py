@@ -14,7 +14,7 @@ import pytest
 
 from malletrain.job_manager import submission
 from malletrain.job_manager.dependencies import check_named
-from malletrain.job_manager.logs import LogReader
+from malletrain.job_manager.log_reader import LogReader, WrittenLine
 from malletrain.job_manager.submission import MAX_SPECS, check_specs
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2 as pb
@@ -128,9 +128,9 @@ def test_what_specs_have_in_common_is_looked_at_once(monkeypatch: pytest.MonkeyP
 async def test_others_are_served_while_a_log_is_read(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, plain = Gate(), LogReader.read
 
-    def slow(self: LogReader, to_the_end: bool = False, states: bool = False) -> list[tuple[str, str, int]]:
+    def slow(self: LogReader, to_the_end: bool = False, states: bool = False, fresh: bool = False) -> list[WrittenLine]:
         gate.pass_through()
-        return plain(self, to_the_end, states)
+        return plain(self, to_the_end, states, fresh)
 
     monkeypatch.setattr(LogReader, "read", slow)
     request = pb.StreamLogsRequest(job_id=people.job_id, follow=True)

@@ -12,6 +12,7 @@ _ONE_THREAD = "a process with one thread, which exists to fork"
 OTHER_STARTS = {
     "cli/check/command.py": {"subprocess.run"},
     "cli/demo/command.py": {"subprocess.Popen"},
+    "cli/jobs/mirroring.py": {"subprocess.run"},
     "cli/operate/doctor.py": {"subprocess.run"},
     "cli/operate/doctor_checks.py": {"subprocess.run"},
     "cli/reproduce/command.py": {"ProcessPoolExecutor"},

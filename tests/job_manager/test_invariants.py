@@ -34,6 +34,7 @@ from malletrain.job_manager.machine.stimuli import (
     SupervisorEnded,
     SupervisorSeen,
     TrainerDone,
+    WeightSet,
 )
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.job_manager.machine.usage import DAY_SECONDS
@@ -184,6 +185,11 @@ class JobManagerMachine(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject, patience: int) -> None:
         if not patience and (job := self.draw(data, supervised=False)):
             self.machine(Cancelled(job.id))
+
+    @rule(data=st.data(), weight=st.sampled_from([0.5, 1.0, 4.0]))
+    def give_weight(self, data: st.DataObject, weight: float) -> None:
+        if job := self.draw(data, supervised=False):
+            self.machine(WeightSet(job.id, weight, "ada"))
 
     @rule(seconds=st.sampled_from([0.5, 2.0, 2.0, 31.0, 61.0]))
     def wait(self, seconds: float) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from malletrain.job_manager.launching.folder import JobFolder
-from malletrain.job_manager.logs import LogPart, LogReader, check_positions, file_key, stream, tail
+from malletrain.job_manager.log_reader import LogReader, file_key
+from malletrain.job_manager.logs import LogPart, check_positions, stream, tail
 from malletrain.runtime.errors import InvalidInputError
 
 
@@ -90,7 +91,7 @@ async def test_the_last_lines_say_what_was_left_out_before_them(tmp_path: Path, 
 def test_a_file_that_is_shorter_than_its_position_is_a_new_one(tmp_path: Path, logs: Path) -> None:
     (logs / "n1.0.log").write_text("new\n")
     reader = LogReader(JobFolder(tmp_path), {file_key("n1.0.log"): 1000})
-    assert reader.read() == [("n1 | new", "n1.0.log", 4)]
+    assert reader.read() == [("n1 | new", "n1.0.log", 4, 0)]
 
 
 @pytest.mark.usefixtures("logs")
@@ -124,7 +125,7 @@ def test_of_a_progress_bar_one_state_is_a_line(tmp_path: Path, logs: Path) -> No
     (logs / "n1.0.log").write_text(f"begins\r\n{BAR}\n{BAR}\r\nends\r\n")
     last = BAR.rpartition("\r")[2]
     lines = ["n1 | begins", f"n1 | {last}", f"n1 | {last}", "n1 | ends"]
-    assert [line for line, _, _ in LogReader(JobFolder(tmp_path)).read()] == lines
+    assert [line.text for line in LogReader(JobFolder(tmp_path)).read()] == lines
     assert tail(JobFolder(tmp_path), 3) == lines[1:]
 
 
@@ -139,18 +140,18 @@ def test_a_bar_that_moves_is_seen_before_its_line_has_an_end(tmp_path: Path, log
             file.write(state(percent) + state(percent + 1))
             file.flush()
             assert reader.read() == []
-            seen += [line for line, _, _ in reader.read(states=True)]
+            seen += [line.text for line in reader.read(states=True)]
             assert reader.read(states=True) == [], "once each"
         file.write("\nnext\n")
         file.flush()
         assert seen == [f"n1 | {percent + 1} % ≈" for percent in range(0, 100, 10)]
-        assert [line for line, _, _ in reader.read()] == ["n1 | next"], "the last state has been seen"
+        assert [line.text for line in reader.read()] == ["n1 | next"], "the last state has been seen"
         file.write(state(1) + state(2) + "\n" + "plain, half of it")
         file.flush()
-        assert [line for line, _, _ in reader.read(states=True)] == ["n1 | 2 % ≈"]
+        assert [line.text for line in reader.read(states=True)] == ["n1 | 2 % ≈"]
         file.write(", whole\n")
         file.flush()
-        assert [line for line, _, _ in reader.read()] == ["n1 | plain, half of it, whole"]
+        assert [line.text for line in reader.read()] == ["n1 | plain, half of it, whole"]
 
 
 async def test_who_follows_sees_a_bar_move(tmp_path: Path, logs: Path) -> None:
@@ -173,8 +174,8 @@ def test_a_line_without_an_end_comes_in_parts_with_whole_letters(tmp_path: Path,
     (logs / "n1.0.log").write_text(text)
     reader = LogReader(JobFolder(tmp_path))
     parts = reader.read() + reader.read(to_the_end=True)
-    assert "".join(line.removeprefix("n1 | ") for line, _, _ in parts) == text
-    assert all(len(line.encode()) <= 65_536 + len("n1 | ") for line, _, _ in parts)
+    assert "".join(line.text.removeprefix("n1 | ") for line in parts) == text
+    assert all(len(line.text.encode()) <= 65_536 + len("n1 | ") for line in parts)
 
 
 def test_the_last_lines_before_a_line_without_an_end_are_short(tmp_path: Path, logs: Path) -> None:

@@ -25,7 +25,8 @@ from malletrain.job_manager.launching.starting import (
     supervisor_environment,
     worker_environment,
 )
-from malletrain.job_manager.logs import LogReader, tail
+from malletrain.job_manager.log_reader import LogReader
+from malletrain.job_manager.logs import tail
 from malletrain.job_manager.machine.stimuli import Completion, Outcome
 from tests.support.builders import job_spec
 from tests.support.waiting import wait_until_async
@@ -130,7 +131,7 @@ def test_the_completion_file_counts_whatever_is_in_it(tmp_path: Path, text: str,
 
 
 def texts(reader: LogReader) -> list[str]:
-    return [text for text, _, _ in reader.read()]
+    return [line.text for line in reader.read()]
 
 
 def test_logs_of_several_workers_are_read_as_one(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_long_log_is_read_in_parts(tmp_path: Path) -> None:
     while part := reader.read(to_the_end=True):
         parts.append(part)
     assert len(parts) > 1
-    lines = [text for part in parts for text, _, _ in part]
+    lines = [line.text for part in parts for line in part]
     assert [text for text in lines if "x" in text] == ["n1 | " + line.strip()] * 6000
     assert "".join(text.removeprefix("n1 | ") for text in lines if "y" in text) == "y" * 200_000
 

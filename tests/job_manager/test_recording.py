@@ -33,6 +33,7 @@ from malletrain.job_manager.machine.stimuli import (
     SupervisorSeen,
     Ticked,
     TrainerDone,
+    WeightSet,
 )
 from malletrain.job_manager.machine.validation import StateInvariantError
 from malletrain.model.job_state import JobState
@@ -79,6 +80,7 @@ SPECS = st.builds(
 STIMULI: st.SearchStrategy[Stimulus] = st.one_of(
     st.builds(Submitted, st.lists(SPECS, max_size=2).map(tuple), NAMES),
     st.builds(Cancelled, NAMES),
+    st.builds(WeightSet, NAMES, SECONDS, NAMES),
     st.builds(IdleSetSeen, NODES),
     st.builds(NodesChanged, NODES, NODES, SECONDS),
     st.builds(PlanReceived, COUNTS, st.lists(st.tuples(NAMES, LISTS), max_size=3).map(tuple)),

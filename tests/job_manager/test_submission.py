@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from malletrain.job_manager.limits import LongestGraces
 from malletrain.job_manager.storage.store import decode, encode
 from malletrain.job_manager.submission import MAX_SPECS, check_command, check_specs, digest
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.job_value_messages import value_from_proto, value_to_proto
+from malletrain.runtime.job_values import parse_value
 from malletrain.v1 import resources_pb2
-from tests.support.builders import job, spec_message
+from tests.support.builders import job, job_spec, spec_message
 
 PATH = os.defpath
 HOROVOD = resources_pb2.LAUNCHER_BACKEND_HOROVOD
@@ -148,6 +151,13 @@ def test_users_may_say_what_a_feed_prepares_where_it_is_found_and_the_batch_of_a
     assert dict(spec.environment) == variables
 
 
+def test_users_may_name_trackers_that_are_known() -> None:
+    (spec,) = check_specs([spec_message(environment={"MALLETRAIN_TRACKERS": "wandb,mlflow"})], PATH)
+    assert spec.environment["MALLETRAIN_TRACKERS"] == "wandb,mlflow"
+    with pytest.raises(InvalidInputError, match=r"MALLETRAIN_TRACKERS.*, separated by commas, got 'neptune'"):
+        check_specs([spec_message(environment={"MALLETRAIN_TRACKERS": "neptune"})], PATH)
+
+
 @pytest.mark.parametrize(
     ("command", "index"),
     [("python -u -W ignore train.py -m x", 4), ("python -Eu train.py", 2), ("python -- train.py", 2)],
@@ -192,3 +202,41 @@ def test_the_scales_of_a_divided_model_are_whole_replicas(permitted: list[int], 
     (spec,) = check_specs([spec_message(**replicas(2, max_nodes=8, permitted_nodes=permitted))], PATH, 0, GRACES)
     assert (spec.permitted_nodes, spec.nodes_per_replica) == (expected, 2)
     assert wire.spec_message(spec).nodes_per_replica == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["linear", "diminishing=0.5", "points=1:1,4:3", "deadline=24h", "deadline=1790000000:8"]
+)
+def test_values_are_kept_as_submitted(text: str) -> None:
+    submitted = spec_message(target_samples=9, value=value_to_proto(parse_value(text)))
+    (spec,) = check_specs([submitted], PATH, 0, GRACES)
+    assert spec.value == parse_value(text)
+    assert value_from_proto(wire.spec_message(spec)) == spec.value
+    assert decode(encode(job(spec=spec))).spec.value == spec.value
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        (resources_pb2.JobValue(exponent=0.0), "value.exponent"),
+        (resources_pb2.JobValue(exponent=float("nan")), "value.exponent"),
+        (resources_pb2.JobValue(points=resources_pb2.ValuePoints()), "value.points"),
+        (resources_pb2.JobValue(deadline=resources_pb2.Deadline(unix_seconds=-1.0, urgency=2.0)), "value.deadline"),
+        (resources_pb2.JobValue(deadline=resources_pb2.Deadline(unix_seconds=9.0)), "value.deadline.urgency"),
+    ],
+)
+def test_values_of_hostile_messages_are_refused(value: resources_pb2.JobValue, field: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        check_specs([spec_message(value=value, target_samples=5)], PATH)
+    assert caught.value.field == f"specs[0].{field}"
+
+
+def test_a_deadline_needs_a_target() -> None:
+    deadline = resources_pb2.JobValue(deadline=resources_pb2.Deadline(seconds_after_submission=60.0, urgency=2.0))
+    with pytest.raises(InvalidInputError, match=r"specs\[0\]\.value\.deadline: expected target_samples beside it"):
+        check_specs([spec_message(value=deadline)], PATH)
+
+
+def test_urgent_jobs_are_worth_no_more_to_their_owner_in_all() -> None:
+    urgent = replace(job_spec(weight=2.0), value=parse_value("deadline=1h:8"))
+    assert (urgent.most_weight, job_spec(weight=2.0).most_weight) == (16.0, 2.0)

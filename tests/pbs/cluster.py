@@ -39,6 +39,8 @@ class PbsCluster:
         head: Address at which the nodes reach this machine.
         interface: By which the nodes reach each other.
         start_seconds: By when a main job must have started behind placeholders.
+        gpus: How many GPUs each node claims to have. If not 0, single ones are used, and each node has twice as many
+            CPUs.
     """
 
     folder: Path
@@ -47,6 +49,7 @@ class PbsCluster:
     head: str = "10.214.0.1"
     interface: str = "eth0"
     start_seconds: float = 30.0
+    gpus: int = 0
 
     @property
     def environment(self) -> dict[str, str]:
@@ -57,7 +60,8 @@ class PbsCluster:
     @property
     def source(self) -> dict[str, Any]:
         """The section of the Scavenger, without `hold`."""
-        return {"queues": ["main"], "interval_seconds": 0.5, **_INTERVALS}
+        units = {"units": "gpus"} if self.gpus else {}
+        return {"queues": ["main"], "interval_seconds": 0.5, **_INTERVALS, **units}
 
     def run(self, *command: str, text: str = "", more: dict[str, str] | None = None) -> str:
         """What a command prints.
@@ -162,9 +166,10 @@ class PbsCluster:
         Raises:
             RuntimeError: it fails; says why.
         """
+        size = {"CPUS": str(2 * self.gpus or CPUS), "GPUS": str(self.gpus)}
         done = subprocess.run(
             ["bash", str(SCRIPT), action, str(self.folder)],
-            env=os.environ | {"NODES": str(len(self.nodes)), "CPUS": str(CPUS), "WAIT_SECONDS": "120"},
+            env=os.environ | size | {"NODES": str(len(self.nodes)), "WAIT_SECONDS": "120"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=(self.folder.parent / f"{self.folder.name}.{action}").open("w"),
@@ -188,18 +193,19 @@ def missing() -> str:
 
 
 @contextmanager
-def pbs_cluster(nodes: int) -> Iterator[PbsCluster]:
+def pbs_cluster(nodes: int, gpus: int = 0) -> Iterator[PbsCluster]:
     """Start one; end it, its jobs and its daemons, and remove its files.
 
     Args:
         nodes: How many moms.
+        gpus: How many GPUs each claims to have.
 
     Raises:
         RuntimeError: it does not start; says why.
     """
     place = Path(tempfile.mkdtemp(prefix="malletrain-pbs-", dir=_PLACES))
     place.chmod(0o755)
-    running = PbsCluster(place / "cluster", tuple(f"p{number:03d}" for number in range(1, nodes + 1)))
+    running = PbsCluster(place / "cluster", tuple(f"p{number:03d}" for number in range(1, nodes + 1)), gpus=gpus)
     try:
         running.control("up")
         yield running

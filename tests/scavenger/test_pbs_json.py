@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.scavenger.sources.schedulers.availability import Forecast, UnreadableError, available_nodes
-from malletrain.scavenger.sources.schedulers.pbs_json import GpuResources, parse_jobs, parse_reservations, parse_vnodes
+from malletrain.scavenger.sources.schedulers.pbs_hosts import GpuResources
+from malletrain.scavenger.sources.schedulers.pbs_json import parse_jobs, parse_reservations, parse_vnodes
 from tests.scavenger.samples import every_sample, pbs_sample, recording
 from tests.support.shared import shared_path
 

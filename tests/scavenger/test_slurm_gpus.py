@@ -16,9 +16,10 @@ from malletrain.scavenger.sources.schedulers.availability import (
     UnreadableError,
     available_nodes,
 )
+from malletrain.scavenger.sources.schedulers.gpu_share import GpuShare
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings, SlurmSettings
 from malletrain.scavenger.sources.schedulers.slurm import slurm_source
-from malletrain.scavenger.sources.schedulers.slurm_gpus import GpuShare, parse_gpus
+from malletrain.scavenger.sources.schedulers.slurm_gpus import parse_gpus
 from tests.scavenger.samples import every_sample
 
 NODE_SHARE = GpuShare()

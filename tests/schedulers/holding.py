@@ -14,12 +14,15 @@ from tests.support.ports import free_port
 
 
 @asynccontextmanager
-async def holding(cluster: BatchCluster, folder: Path, **hold: object) -> AsyncIterator[Running]:
+async def holding(
+    cluster: BatchCluster, folder: Path, units_of_a_node: int = 1, **hold: object
+) -> AsyncIterator[Running]:
     """One that has work for all nodes.
 
     Args:
         cluster: The scheduler.
         folder: For its state: the same one is the same installation.
+        units_of_a_node: How many of its GPUs are used one by one; 1: it is used as a whole.
         hold: Settings of placeholders that are not as most tests want them.
     """
     how = {
@@ -37,7 +40,7 @@ async def holding(cluster: BatchCluster, folder: Path, **hold: object) -> AsyncI
     }
     section = {"source": cluster.name, "debounce_seconds": 0, cluster.name: {**cluster.source, "hold": how}}
     async with (
-        releasing(len(cluster.nodes)) as (_, job_manager),
+        releasing(units_of_a_node * len(cluster.nodes)) as (_, job_manager),
         running_scavenger(folder, section, job_manager) as scavenger,
     ):
         yield scavenger

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from malletrain.v1 import resources_pb2
+from malletrain.v1 import job_manager_pb2, resources_pb2
 from tests.schedulers.batch_cluster import BatchCluster
 from tests.support.ports import free_port
 from tests.system.deployment import Deployment, deployed
@@ -18,6 +18,7 @@ from tests.training import trainer_settings
 from tests.training.accounts import Accounts, accounts_of
 
 TRAINER = Path(trainer_settings.__file__).with_name("trainer.py")
+_CALL_SECONDS = 10.0
 _NICE = 10
 """Nodes are played by this machine, whose cores the scheduler's daemons need."""
 
@@ -38,10 +39,19 @@ class Installation:
         """Submit a training, whose curve is declared: there is no time to measure it. Returns its identifier."""
         curve = ",".join(f"{nodes}:{100 * nodes**0.9:.0f}" for nodes in range(1, most + 1))
         sizes = ["--min", str(least), "--max", str(most), "--curve", curve, "--scale-up", "3", "--scale-down", "1"]
+        before = {job.id for job in self.jobs()}
         done = self.deployment.command("submit", *sizes, "--", sys.executable, str(TRAINER), timeout=90)
         assert done.returncode == 0, done.stderr
-        (job,) = self.deployment.json("jobs")
-        return str(job["id"])
+        (new,) = {job.id for job in self.jobs()} - before
+        return new
+
+    def jobs(self) -> list[resources_pb2.Job]:
+        """All of them, without the cost of a command."""
+        stubs = self.deployment.stubs
+        try:
+            return list(stubs.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=_CALL_SECONDS).jobs)
+        finally:
+            stubs.close()
 
     def job(self, job_id: str) -> resources_pb2.Job:
         """As it is now."""

@@ -25,6 +25,9 @@ class MadeUpJobs:
         result: The end of a job, by its command.
         specs: Of all jobs, by identifier.
         values: What a job has logged of its loss, by its number in the order of submission.
+        weights: Those that jobs were given.
+        weighed: The same, one call after the other.
+        looks_until_end: At which look a job has ended.
     """
 
     result: Result = squared
@@ -33,6 +36,9 @@ class MadeUpJobs:
     requests: dict[str, str] = field(default_factory=dict)
     looks: dict[str, int] = field(default_factory=dict)
     values: Callable[[int], Mapping[int, float]] = lambda _: {}
+    weights: dict[str, float] = field(default_factory=dict)
+    weighed: list[tuple[str, float]] = field(default_factory=list)
+    looks_until_end: int = 2
 
     def submit(self, spec: resources_pb2.JobSpec, request_id: str) -> str:
         if request_id not in self.requests:
@@ -48,7 +54,9 @@ class MadeUpJobs:
         if job_id in self.cancelled:
             return TrialJob(JobState.CANCELLED)
         self.looks[job_id] = self.looks.get(job_id, 0) + 1
-        return TrialJob(JobState.RUNNING) if self.looks[job_id] < 2 else self.result(list(self.specs[job_id].command))
+        if self.looks[job_id] < self.looks_until_end:
+            return TrialJob(JobState.RUNNING, weight=self.weights.get(job_id, 1.0))
+        return self.result(list(self.specs[job_id].command))
 
     def logged(self, job_id: str, metric: str) -> Mapping[int, float]:
         assert metric == "loss"
@@ -56,6 +64,10 @@ class MadeUpJobs:
 
     def cancel(self, job_id: str) -> None:
         self.cancelled.add(job_id)
+
+    def set_weight(self, job_id: str, weight: float) -> None:
+        self.weights[job_id] = weight
+        self.weighed.append((job_id, weight))
 
     def find(self, name: str) -> str:
         return next((job_id for job_id, spec in self.specs.items() if spec.name == name), "")

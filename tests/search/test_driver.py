@@ -41,16 +41,19 @@ def a_driver(
     pruner: str = "none",
     failures: int = 0,
     cancel_on_exit: bool = False,
+    favour: float = 1.0,
+    at_once: int = 2,
     pause: Callable[[float], None] = lambda _: None,
 ) -> tuple[SearchDriver, Any]:
     study, study_id = a_study(storage, pruner)
     setup = SearchSetup(
         request=JobRequest(command=["train", "--x", "{x}"], name="s", backend="command", env={"Y": "{y}"}),
         distributions=distributions_of(parse_space({"x": (-1.0, 1.0), "y": ["a", "b"]})),
-        plan=SearchPlan("loss", trials=TRIALS, at_once=2),
+        plan=SearchPlan("loss", trials=TRIALS, at_once=at_once),
         study_id=study_id,
         failures=failures,
         cancel_on_exit=cancel_on_exit,
+        favour=favour,
     )
     return SearchDriver(study, setup, jobs, listeners or SearchListeners(), pause), study
 
@@ -252,3 +255,17 @@ def test_without_optuna_the_error_says_how_it_is_installed(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ImportError, match=r"searches need Optuna: pip install 'malletrain\[search\]'"):
         malletrain.search(["train", "{x}"], {"x": (0, 1)}, "loss")
+
+
+def test_the_weight_of_promising_trials_grows_once() -> None:
+    jobs = MadeUpJobs(looks_until_end=4, values=lambda number: {1: float(number)})
+    driver, study = a_driver(optuna.storages.InMemoryStorage(), jobs, favour=4.0, at_once=TRIALS)
+    driver.run()
+    assert jobs.weighed == [("j000001", 4.0), ("j000002", 2.0)], "the smallest loss is the best of five"
+    assert all(trial.state.name == "COMPLETE" for trial in study.trials)
+
+
+def test_without_a_favour_no_weight_is_touched() -> None:
+    jobs = MadeUpJobs(looks_until_end=4, values=lambda number: {1: float(number)})
+    a_driver(optuna.storages.InMemoryStorage(), jobs, at_once=TRIALS)[0].run()
+    assert jobs.weighed == []

@@ -170,7 +170,7 @@ for _ in range(10):
 
 @contextmanager
 def over_while_monitor_is_away(tmp_path: Path, monitor: RecordingMonitor, where: str) -> Iterator[Supervised]:
-    """A job whose training has ended, and whose sidecar has been without Monitor for longer than it usually waits."""
+    """A job whose training has ended, and whose sidecar has been without Monitor for longer than others may take."""
     environment = {"MALLETRAIN_MONITOR": monitor.address}
     with ExitStack() as stack:
         apart = {}
@@ -190,7 +190,9 @@ def over_while_monitor_is_away(tmp_path: Path, monitor: RecordingMonitor, where:
         wait_until(lambda: monitor.delivered == REPORTS, 60, "the first reports")
         monitor.stop()
         (job.folder / "go").touch()
-        wait_until(lambda: any((job.folder / "undelivered").glob("*")), 30, "a sidecar that goes on")
+        wait_until(lambda: "the training is over" in job.said, 60, "the end of the training")
+        usual_end = time.monotonic() + DELIVERY_SECONDS + 2
+        wait_until(lambda: time.monotonic() > usual_end, 15, "the time at which others are killed")
         yield job
 
 
@@ -199,8 +201,6 @@ def test_a_job_that_is_over_while_monitor_is_away_loses_no_report(
     tmp_path: Path, monitor: RecordingMonitor, where: str
 ) -> None:
     with over_while_monitor_is_away(tmp_path, monitor, where) as job:
-        time_of_usual_end = time.monotonic() + DELIVERY_SECONDS
-        wait_until(lambda: time.monotonic() > time_of_usual_end, 10, "the time at which it was killed formerly")
         monitor.start()
         assert job.outcome()["outcome"] == "EXITED", job.said
         assert not job.processes()

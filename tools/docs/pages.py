@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 COPIED = {
-    "README.md": "index.md",
+    "README.md": "readme.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "LICENSE": "licence.md",
@@ -78,9 +78,12 @@ def _relinked(text: str, source: str, page: str) -> str:
 
     def replace(link: re.Match[str]) -> str:
         target, hash_mark, anchor = link["target"].partition("#")
-        if not target or ":" in target or link["image"]:
+        if not target or ":" in target:
             return link.group()
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        if link["image"]:
+            there = posixpath.relpath(path.removeprefix("docs/"), posixpath.dirname(page) or ".")
+            return f"![{link['text']}]({there})"
         if path in pages:
             there = posixpath.relpath(pages[path], posixpath.dirname(page) or ".")
             return f"[{link['text']}]({there}{hash_mark}{anchor})"

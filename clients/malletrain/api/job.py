@@ -9,13 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, overload
 
 from malletrain.api.errors import translated
 from malletrain.api.metric_history import LoggedHistory, history_of
-from malletrain.api.tables import facts_html, table_html, table_text
-from malletrain.caller.following import followed_log, log_lines
+from malletrain.api.tables import changed_lines, facts_html, table_html, table_text
+from malletrain.caller.log_lines import followed_log, log_lines, matching, since_ms_of
 from malletrain.caller.metric_histories import metric_histories
 from malletrain.caller.stubs import DEADLINE_SECONDS
 from malletrain.model.job_state import JobState
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 2.0
 """Between two tries to ask JobManager, where it does not answer."""
 _COLUMNS = ("job", "name", "state", "nodes", "samples", "samples/s", "reason")
+_OFTEN_CHANGED = ("samples", "samples/s")
 
 
 class Job:
@@ -215,23 +216,45 @@ class Job:
         self._message = heard.result()
         return job_state_of(self._message.state)
 
-    def logs(self, follow: bool = False, tail: int = 0) -> Iterator[str]:
-        """The lines of its log, each with the node that wrote it in front: `n017 | text`.
+    def logs(
+        self,
+        follow: bool = False,
+        tail: int = 0,
+        *,
+        since: str | float | timedelta | datetime | None = None,
+        grep: str = "",
+        timestamps: bool = False,
+    ) -> Iterator[str]:
+        """The lines of its log by time, each with the node that wrote it in front: `n017 | text`.
 
         Args:
             follow: Go on until the job has ended, over restarts of JobManager, too.
             tail: Only the last lines, this many; 0: all.
+            since: Only lines written since then: a `datetime` (local time without a zone), or how long ago, as a
+                `timedelta`, in seconds, or as `"90s"`, `"5m"`, `"2h"` or `"1d"`. Lines of which it is not known when
+                they were written come, too.
+            grep: Only lines in which this regular expression is found; with `tail`, of the last lines.
+            timestamps: Put in front of each line when it was written, in local time:
+                `2026-11-28 09:30:00  n017 | text`.
 
         Raises:
+            InvalidInputError: `since` or `grep` is none.
             PermissionDeniedError: the caller is neither its owner nor an operator.
             UnavailableError: JobManager does not answer.
         """
+        since_ms = since_ms_of(since, time.time(), "since")
+        matching((), grep, "grep")  # a mistake is told at once, not with the first line
+        return self._log_lines(follow, tail, since_ms, grep, timestamps)
+
+    def _log_lines(self, follow: bool, tail: int, since_ms: int, grep: str, timestamps: bool) -> Iterator[str]:
         stubs = self._connection.stubs
         with translated():
             if follow:
-                yield from followed_log(stubs, self.id, tail, lambda text: print(text, file=sys.stderr))
+                lines = followed_log(stubs, self.id, tail, lambda text: print(text, file=sys.stderr), since_ms)
             else:
-                yield from log_lines(stubs, self.id, tail)
+                lines = log_lines(stubs, self.id, tail, since_ms)
+            for line in matching(lines, grep, "grep"):
+                yield line.with_time if timestamps else line.text
 
     def cancel(self) -> Job:
         """End it; returns the job itself. Its checkpoints stay in its folder. Nothing happens where it has ended.
@@ -241,6 +264,21 @@ class Job:
         """
         request = job_manager_pb2.CancelJobRequest(job_id=self.id)
         self._message = self._connection.call(self._connection.stubs.job_manager.CancelJob, request).job
+        return self
+
+    def set_weight(self, weight: float) -> Job:
+        """Give it another weight; returns the job itself. The next plan goes by it.
+
+        Args:
+            weight: Priority weight from now on, 0.000001 to 1000000.
+
+        Raises:
+            InvalidInputError: the weight is out of bounds.
+            PermissionDeniedError: the caller is neither its owner nor an operator.
+            PreconditionError: it has ended.
+        """
+        request = job_manager_pb2.UpdateJobRequest(job_id=self.id, weight=weight)
+        self._message = self._connection.call(self._connection.stubs.job_manager.UpdateJob, request).job
         return self
 
     @property
@@ -335,7 +373,9 @@ class JobList(Sequence[Job]):
             job.cancel()
 
     def watch(self, seconds: float = 1.0) -> None:
-        """Show the table, and keep it up to date until all have ended: in place in a notebook, else line by line.
+        """Show the table, and keep it up to date until all have ended.
+
+        A notebook shows it in place. Elsewhere a job has another line whenever its state, nodes or reason change.
 
         An interrupt (Ctrl-C, or the notebook's stop button) ends the watching, and not the jobs.
 
@@ -343,13 +383,12 @@ class JobList(Sequence[Job]):
             seconds: Time between two looks.
         """
         show = _display()
-        before = ""
+        before: list[tuple[str, ...]] | None = None
         while True:
             rows = self._rows(asked=True)
-            text = table_text(_COLUMNS, rows)
-            if text != before:
-                show(table_html(_COLUMNS, rows), text)
-            before = text
+            if rows != before:
+                show(table_html(_COLUMNS, rows), changed_lines(_COLUMNS, before, rows, _OFTEN_CHANGED))
+            before = rows
             left = [job for job in self._jobs if not job._ended]
             if not left:
                 return
@@ -389,6 +428,6 @@ def _display() -> Callable[[str, str], None]:
     """Shows a table in place where a notebook runs this, else prints it. IPython is never imported for that."""
     found: Any = sys.modules.get("IPython")
     if found is None or found.get_ipython() is None or not hasattr(found.get_ipython(), "kernel"):
-        return lambda _, text: print(text, flush=True)
+        return lambda _, text: print(text, flush=True) if text else None
     shown: Any = found.display.display(found.display.HTML(""), display_id=True)
     return lambda html, _: shown.update(found.display.HTML(html))

@@ -41,6 +41,7 @@ def search(
     seed: int | None = None,
     failures: int = DEFAULT_FAILURES,
     cancel_on_exit: bool = False,
+    favour: float = 1,
     callbacks: Sequence[Callable[[Study, FrozenTrial], None]] = (),
     connection: Connection | None = None,
     **options: Unpack[JobOptions],
@@ -74,6 +75,8 @@ def search(
         seed: Of the sampler, for the same parameters again; None: others each time.
         failures: After so many failed trials in a row it gives up; 0: never.
         cancel_on_exit: Whether its jobs are cancelled where it is interrupted or fails; by default they go on.
+        favour: How many times the weight of the others the most promising trials have, at most 64, so that they
+            get nodes first. Judged by what is logged of the metric; 1: all have the same.
         callbacks: Called with the study and a trial when that has ended.
         connection: The services; None: the newest connection.
         **options: As `malletrain.api.options.JobOptions`; `name` is the name of the study, without one it is a new one.
@@ -100,6 +103,7 @@ def search(
             seed=seed,
             failures=failures,
             cancel_on_exit=cancel_on_exit,
+            favour=favour,
         )
 
         def ended(study: Study, trial: FrozenTrial) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
+from itertools import compress
 
 _MAX_CELL = 200
 """Characters of a cell: names and reasons are of users, and may be long."""
@@ -43,6 +44,30 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
     )
+
+
+def changed_lines(
+    columns: Sequence[str],
+    before: Sequence[Sequence[str]] | None,
+    rows: Sequence[Sequence[str]],
+    ignored: Collection[str] = (),
+) -> str:
+    """The lines of a table in plain text that have changed; the whole table at first.
+
+    Args:
+        columns: Headings.
+        before: The rows as they were shown before, as many; None: they were not.
+        rows: Cells, as many as there are headings.
+        ignored: Headings of columns that alone make no change.
+    """
+    text = table_text(columns, rows)
+    if before is None:
+        return text
+    counted = [name not in ignored for name in columns]
+    changed = (
+        list(compress(old, counted)) != list(compress(new, counted)) for old, new in zip(before, rows, strict=True)
+    )
+    return "\n".join(compress(text.splitlines()[1:], changed))
 
 
 def _cell(text: str) -> str:

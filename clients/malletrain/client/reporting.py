@@ -10,13 +10,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
 from malletrain.client.job_context import JobContext
 from malletrain.client.ring import RECORD, RECORD_OFFSET, RECORD_SHIFT, Ring
 from malletrain.client.warn_once import WarnOnce
 from malletrain.common.environment import PYTHON
-from malletrain.common.job_folder import LOGS_FOLDER, SIDECAR_LOG, TOKEN_FILE
+from malletrain.common.job_folder import LOGS_FOLDER, SIDECAR_LOG, TOKEN_FILE, undelivered_mark
 
 RESTART_NS = 10_000_000_000
 """Shortest time between two starts of a sidecar, in nanoseconds."""
@@ -49,6 +51,7 @@ def start_sidecar(job: JobContext, ring: Ring, reporter_id: str) -> Process:
         *("--lineage", job.lineage),
         *("--token-file", str(job.directory / TOKEN_FILE)),
     ]
+    _mark_undelivered(job.directory, reporter_id)
     log = job.directory / LOGS_FOLDER / SIDECAR_LOG
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +60,20 @@ def start_sidecar(job: JobContext, ring: Ring, reporter_id: str) -> Process:
         return _start(command, ring, subprocess.DEVNULL)
     with stderr:
         return _start(command, ring, stderr.fileno())
+
+
+def _mark_undelivered(job_folder: Path, reporter_id: str) -> None:
+    """Have the supervisor wait for the sidecar at the end, which may only just be starting then.
+
+    Where that can't be said, it waits for a short time only. Marks of earlier reporters go: the newest one goes on from
+    what they had.
+    """
+    mark = undelivered_mark(job_folder, reporter_id)
+    with suppress(OSError):
+        mark.parent.mkdir(exist_ok=True)
+        for earlier in mark.parent.iterdir():
+            earlier.unlink()
+        mark.touch()
 
 
 def _interpreter() -> str:

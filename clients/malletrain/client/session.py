@@ -35,6 +35,7 @@ from malletrain.client.ring import (
     create_ring,
 )
 from malletrain.client.step_times import StepTimesTeller
+from malletrain.client.tracker_note import TrackerNote
 from malletrain.client.warn_once import WarnOnce, describe
 from malletrain.common.environment import JOB_ID
 from malletrain.common.files import write_atomically
@@ -248,6 +249,7 @@ class Client:
         self._saves = SavesNoted()
         self._save_phase_failed = False
         self._step_times = StepTimesTeller(environ, modules)
+        self._trackers = TrackerNote(environ, modules, self._warnings)
         self.report, self._expire = make_report(self, clock)
         self._phases = Phases(self._ring_for_phases, clock, self._warnings)
         self._metrics = MetricLog(self._ring_for_metrics, clock, self._warnings)
@@ -296,6 +298,7 @@ class Client:
             full = True
         if full and self._sidecar is not None:
             self._sidecar.keep_running(now_ns)
+            self._trackers.look()
         return self._ring, self._workers
 
     def reject(self, error: Exception) -> None:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -57,7 +58,7 @@ from malletrain.common.job_folder import (
     DELIVERY_SECONDS,
     LAST_DELIVERY_SECONDS,
     STOP_REQUESTS_FOLDER,
-    UNDELIVERED_FOLDER,
+    undelivered_mark,
 )
 from malletrain.tls.files import CertificateFileError
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
@@ -88,7 +89,6 @@ class Sidecar:
         stopping: Callable[[], None],
         read_token: Callable[[], str] = str,
         step_times: StepTimesReader | None = None,
-        needs_longer: Callable[[bool], None] = lambda _: None,
         monotonic: Callable[[], float] = time.monotonic,
         time_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -102,7 +102,6 @@ class Sidecar:
             stopping: Called before the trainer gets STOP.
             read_token: Returns the job's token, which may have been renewed; empty: there is none.
             step_times: Reads what the workers tell of their steps; None: nobody does.
-            needs_longer: Called with True if it goes on for longer than usual after the trainer, and with False then.
             monotonic: Monotonic clock in seconds.
             time_ns: The trainer's clock in nanoseconds since the epoch.
         """
@@ -113,7 +112,6 @@ class Sidecar:
         self._stub = stub
         self._trainer_lives = trainer_lives
         self._stopping = stopping
-        self._needs_longer = needs_longer
         self._read_token = read_token
         self._monotonic = monotonic
         self._outbox = Outbox(ring.words[FLOOR], ring.words[DROPPED])
@@ -139,7 +137,6 @@ class Sidecar:
         reached, for 30 s, unless it was asked to end.
         """
         ended_at: float | None = None
-        longer = False
         while True:
             over = not self._trainer_lives() or self._ring.words[CLOSED] != 0
             now = self._monotonic()
@@ -152,12 +149,7 @@ class Sidecar:
                 late = now >= ended_at + DELIVERY_SECONDS
                 if late and (self.asked_to_end or not self._outbox or now >= ended_at + LAST_DELIVERY_SECONDS):
                     break
-                if late and not longer:
-                    longer = True
-                    self._needs_longer(True)
             self._wait()
-        if longer:
-            self._needs_longer(False)
         if self._outbox:
             _log(f"{len(self._outbox)} records could not be delivered")
         if self._stream is not None:
@@ -347,7 +339,6 @@ def _serve(
         _note_stop,
         lambda: read_job_token(token_file),
         StepTimesReader(_job_folder()),
-        _tell_supervisor,
     )
 
     def end(signum: int, frame: object) -> None:
@@ -358,6 +349,9 @@ def _serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, end)
     sidecar.run()
+    if (job_folder := _job_folder()) is not None:
+        with suppress(OSError):
+            undelivered_mark(job_folder, identity.reporter_id).unlink()
 
 
 def _note_stop() -> None:
@@ -373,21 +367,6 @@ def _note_stop() -> None:
         (folder / str(os.getsid(0))).touch()
     except OSError as error:
         _log(f"the supervisor can't be told that the trainer was asked to stop: {error}")
-
-
-def _tell_supervisor(needs_longer: bool) -> None:
-    """Tell the supervisor whether this process has records left that it can't deliver: it waits longer then."""
-    if (job_folder := _job_folder()) is None:
-        return
-    mark = job_folder / UNDELIVERED_FOLDER / str(os.getpid())
-    try:
-        if needs_longer:
-            mark.parent.mkdir(exist_ok=True)
-            mark.touch()
-        else:
-            mark.unlink(missing_ok=True)
-    except OSError as error:
-        _log(f"the supervisor can't be told that there are records to deliver: {error}")
 
 
 def _job_folder() -> Path | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from malletrain.agent.agent import Agent, AgentConfig
 from malletrain.agent.first_certificate import read_from_standard_input, take_from_pbs_script
+from malletrain.agent.given_gpus import problem_of_one_gpu
 from malletrain.agent.node_check.options import add_options, limits_of
 from malletrain.common.tasks import end_process
 from malletrain.tls.files import CertificateFileError
@@ -47,6 +48,8 @@ def main() -> int:
         default=0,
         help="largest share of memory of all standby processes, which fork workers, in MiB; 0: none is kept (0)",
     )
+    parser.add_argument("--one-gpu", action="store_true", help="the node is one GPU, which the scheduler must name")
+    parser.add_argument("--nice", type=int, default=0, help="by how much CPU time is yielded to others (0)")
     add_options(parser)
     given = parser.parse_args()
     if given.marks is not None and _was_just_taken(given.marks / given.node):
@@ -72,7 +75,9 @@ def main() -> int:
         in_slurm=bool(slurm_job),
         standby_memory_bytes=max(0, given.standby_mib) << 20,
         check=limits_of(given),
+        unfit=problem_of_one_gpu(os.environ) if given.one_gpu else "",
     )
+    os.nice(max(0, given.nice))
     _raise_file_limit()
     try:
         asyncio.run(_run(config))

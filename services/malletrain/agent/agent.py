@@ -54,6 +54,7 @@ class AgentConfig:
         in_slurm: Whether the placeholder is a job of Slurm.
         standby_memory_bytes: Largest share of memory of all standby processes together; 0: there are none.
         check: What the node must have before the agent reports; None: it is not checked.
+        unfit: Why no work may start here, as far as is known before the check; empty: nothing is.
     """
 
     node: str
@@ -67,6 +68,7 @@ class AgentConfig:
     in_slurm: bool = False
     standby_memory_bytes: int = 0
     check: CheckLimits | None = None
+    unfit: str = ""
 
 
 class Agent:
@@ -142,7 +144,8 @@ class Agent:
         Only what is found at the agent's start counts: a node on which workers are is never given up for it.
         """
         config = self._config
-        if config.check is not None:
+        introduction.unfit = config.unfit
+        if config.check is not None and not config.unfit:
             unfit, speed = await asyncio.gather(check_node(config.node, config.check), measure_speed(config.check))
             introduction.unfit = unfit
             if speed is not None:
@@ -184,7 +187,7 @@ class Agent:
 
         standby, address = self._standbys.of(account), self._config.listen.strip("[]")
         session = SupervisorSession(
-            self._config.node, head, send, monitor_at, owner, standby, address, self._sweeps, self._groups
+            self._config.node, head, send, monitor_at, owner, standby, address, self._sweeps, self._groups, self._log
         )
         if self._leave_by is not None:
             session.report_leaving()

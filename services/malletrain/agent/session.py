@@ -20,6 +20,7 @@ from malletrain.common.activity import ActivityWatch, IdleReport
 from malletrain.common.connections import cut_remote
 from malletrain.common.gpu_use import gpu_is_busy
 from malletrain.common.job_folder import DELIVERY_SECONDS, LAST_DELIVERY_SECONDS
+from malletrain.common.log_times_writer import LogTimesWriter
 from malletrain.common.oom_kills import OomKills, may_be_for_memory
 from malletrain.common.standby.processes import WorkerForks
 from malletrain.common.worker_process import WorkerProcess, kill_workers
@@ -65,6 +66,7 @@ class SupervisorSession:
         address: str = "127.0.0.1",
         sweeps: Sweeps | None = None,
         groups: NodeCgroups | None = None,
+        warn: Callable[[str], object] = print,
     ) -> None:
         """Begin without workers.
 
@@ -79,6 +81,7 @@ class SupervisorSession:
             address: Address of this node, as other nodes see it.
             sweeps: Does sweeps; None: each at once.
             groups: The cgroups of the workers; None: there are none.
+            warn: Told what can't be done and changes nothing for the workers.
         """
         self.ended = False
         self._leaving = False
@@ -92,6 +95,7 @@ class SupervisorSession:
         self._owner = owner
         self._standby = standby
         self._account = None if owner is None else owner.account
+        self._log_times = LogTimesWriter(warn, self._account)
         self._waiting: dict[int, tuple[pb.StartWorker, dict[str, str]]] = {}
         self._workers: dict[int, WorkerProcess] = {}
         self._ended: dict[int, tuple[WorkerProcess, float]] = {}
@@ -204,6 +208,7 @@ class SupervisorSession:
 
     def kill(self) -> None:
         """Kill all workers, and all other processes of their jobs on this node."""
+        self._log_times.close()
         self._drop_waiting()
         for worker in self._workers.values():
             worker.kill()
@@ -255,6 +260,7 @@ class SupervisorSession:
             failed = pb.WorkerStartFailed(worker=start.worker, error=str(error))
             self._send(pb.ControlWorkersResponse(start_failed=failed))
             return
+        self._log_times.watch(Path(start.log))
         self._workers[start.worker] = worker
         self._send(
             pb.ControlWorkersResponse(started=pb.WorkerStarted(worker=start.worker, pid=worker.pid, can_prepare=True))

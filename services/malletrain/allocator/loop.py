@@ -6,7 +6,7 @@ What is decided is in `machine`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
@@ -285,21 +285,21 @@ class ControlLoop:
     async def _ask_peers(self, question: AskPeers, context: TraceContext | None) -> PeersAnswered:
         (stays, nodes), samples, rates = await asyncio.gather(
             self._ask_stays(question.known_stays, context),
-            self._ask_samples(question.members, context),
+            self._ask_samples(frozenset(question.members + question.deadlines), context),
             self._ask_feed_rates(question.members, context),
         )
         return PeersAnswered(stays, tuple(nodes), samples, rates)
 
-    async def _ask_samples(self, members: Sequence[str], context: TraceContext | None) -> dict[str, int]:
-        """How many samples members of fleets have trained on."""
+    async def _ask_samples(self, jobs: Set[str], context: TraceContext | None) -> dict[str, int]:
+        """How many samples members of fleets and jobs with a deadline have trained on."""
         found: dict[str, int] = {}
-        if not members:
+        if not jobs:
             return found
         list_jobs = self._peers.job_manager.ListJobs
         request, metadata = job_manager_pb2.ListJobsRequest(states=_HOLDING_STATES), metadata_of(context)
         try:
             async for page in all_pages_async(list_jobs, request, timeout=_ANSWER_SECONDS, metadata=metadata):
-                found.update((job.id, job.samples) for job in page.jobs if job.fleet_id)
+                found.update((job.id, job.samples) for job in page.jobs if job.id in jobs)
         except grpc.aio.AioRpcError as error:
             self._log.debug("no fresh samples", code=error.code().name)
         return found

@@ -88,7 +88,9 @@ class AllocatorSettings(BaseModel):
         description="How much of a throughput's error is taken off it: 0 believes it, 1 takes the lower bound.",
     )
     replan_seconds: float = Field(
-        default=60.0, ge=0, description="A plan for changed curves alone, at most this often, in seconds; 0: never."
+        default=60.0,
+        ge=0,
+        description="A plan for changed curves or weights alone at most this often, in seconds; 0: never.",
     )
     fleet_measuring_seconds: float = Field(
         default=600.0,

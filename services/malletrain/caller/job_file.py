@@ -16,6 +16,8 @@ from malletrain.caller.option_values import NAMES, checked_command, checked_opti
 from malletrain.caller.sizes import parse_burst_buffer
 from malletrain.model.topology import TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.job_value_messages import value_from_proto
+from malletrain.runtime.job_values import parse_value, value_text
 from malletrain.runtime.topology_messages import known_preference
 from malletrain.v1 import resources_pb2
 
@@ -116,6 +118,7 @@ def _entries(spec: resources_pb2.JobSpec) -> Iterator[tuple[str, Any]]:
         "curve": {str(point.nodes): point.rate for point in spec.curve},
         "backend": "" if backend == "unspecified" else backend,
         "weight": 0 if spec.weight == 1 else spec.weight,
+        "value": value_text(value_from_proto(spec)) if spec.HasField("value") else "",
         "target-samples": spec.target_samples,
         "profile": "" if profile == "unspecified" else profile,
         "family": spec.family,
@@ -173,6 +176,8 @@ def _check_value(name: str, values: Mapping[str, Any]) -> None:
     """Refuse here, with its line, what would otherwise be refused when the job is made of all options."""
     if name == "burst_buffer" and values[name]:
         parse_burst_buffer(values[name])
+    elif name == "value":
+        parse_value(values[name])
     elif name in ("gpu_memory", "gpus", "cores", "memory") and name in values:
         needs_of(JobRequest(command=("",), **{name: values[name]}))
 

@@ -18,6 +18,8 @@ from malletrain.common.script_reading import read_script
 from malletrain.model.node_needs import MAX_AMOUNTS
 from malletrain.model.topology import MAX_LEVELS, TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.job_value_messages import value_to_proto
+from malletrain.runtime.job_values import parse_value
 from malletrain.runtime.topology_messages import preference_to_proto
 from malletrain.v1 import resources_pb2
 
@@ -130,6 +132,7 @@ class JobRequest:
         scale_down: Stall of a shrink in seconds; None: it is measured.
         backend: `horovod`, `torchrun` or `command`; empty: what the script shows.
         weight: Priority weight.
+        value: What its speed is worth: `linear`, `diminishing=0.5`, `points=1:1,4:3` or `deadline=24h`.
         target_samples: Samples after which it is complete; 0: no target.
         max_restarts: Restarts after failures before it is FAILED; None: JobManager's default.
         profile: `auto`, `always` or `never`: whether its scaling curve is measured on purpose; empty: the default.
@@ -168,6 +171,7 @@ class JobRequest:
     scale_down: float | None = None
     backend: str = ""
     weight: float = 1.0
+    value: str = "linear"
     target_samples: int = 0
     max_restarts: int | None = None
     profile: str = ""
@@ -226,6 +230,7 @@ def job_spec(request: JobRequest) -> resources_pb2.JobSpec:
         scale_down_seconds=request.scale_down,
         curve=[resources_pb2.ScalingPoint(nodes=nodes, rate=rate) for nodes, rate in request.curve],
         weight=request.weight,
+        value=value_to_proto(parse_value(request.value)),
         target_samples=request.target_samples,
         max_restarts=request.max_restarts,
         backend=launch.backend,

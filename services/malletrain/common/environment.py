@@ -78,5 +78,7 @@ COLLECTIVE_SECONDS = "MALLETRAIN_COLLECTIVE_SECONDS"
 """Backend `torchrun`: how long a collective of the workers may take, in whole seconds."""
 STEP_TIMES = "MALLETRAIN_STEP_TIMES"
 """0: the client does not measure how long each worker's own part of a step takes; not set, or 1: it does."""
-OF_USERS = frozenset({FEED, FEED_FOLDER, FEED_ACROSS_NODES, BATCH_PER_WORKER, COLLECTIVE_SECONDS, STEP_TIMES})
+TRACKERS = "MALLETRAIN_TRACKERS"
+"""Trackers whose runs go on over restarts, of wandb, mlflow and tensorboard, separated by commas; not set: none."""
+OF_USERS = frozenset({FEED, FEED_FOLDER, FEED_ACROSS_NODES, BATCH_PER_WORKER, COLLECTIVE_SECONDS, STEP_TIMES, TRACKERS})
 """Those that a user may set for a job; all others are MalleTrain's own."""

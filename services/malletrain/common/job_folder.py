@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 INSTANCE_FILE = "instance-id"
 """The random identifier of the job whose folder this is. JobManager writes it before anything else."""
 LAUNCH_FILE = "launch.json"
@@ -25,7 +27,7 @@ HOSTS_FILE = "hosts"
 STOP_REQUESTS_FOLDER = "stop-requests"
 """An empty file for each trainer that was sent STOP through Monitor, named by its process id. Its sidecar writes it."""
 UNDELIVERED_FOLDER = "undelivered"
-"""An empty file for each sidecar that has records and can't reach Monitor, named by its process id. It writes it."""
+"""An empty file while not all records of a reporter are delivered. The trainer writes it, its sidecar removes it."""
 DELIVERY_SECONDS = 3.0
 """How long a sidecar goes on after the end of its trainer."""
 LAST_DELIVERY_SECONDS = 30.0
@@ -34,6 +36,10 @@ SUPERVISOR_LOG = "supervisor.log"
 """Output of the supervisor."""
 LOGS_FOLDER = "logs"
 """Output of the workers, one file each; see `worker_log`."""
+LOG_SUFFIX = ".log"
+"""At the end of the names of all these."""
+LOG_TIMES_SUFFIX = ".times"
+"""Of the file beside a log that says when it was as large; see `log_times`."""
 LAUNCH_LOG = "launch.log"
 """What a supervisor tells the job's owner, in the folder of the workers' output."""
 SIDECAR_LOG = "sidecar.log"
@@ -68,17 +74,27 @@ OWN_FILES = (
 )
 """What MalleTrain writes into the folder itself. Checkpoints are the owner's."""
 OWN_FOLDERS = {
-    LOGS_FOLDER: ".log",
-    STOP_REQUESTS_FOLDER: "",
-    SAVING_FOLDER: "",
-    SHARDED_FOLDER: "",
-    FEEDS_FOLDER: ".json",
-    STEP_TIMES_FOLDER: "",
-    UNDELIVERED_FOLDER: "",
+    LOGS_FOLDER: (LOG_SUFFIX, LOG_TIMES_SUFFIX),
+    STOP_REQUESTS_FOLDER: ("",),
+    SAVING_FOLDER: ("",),
+    SHARDED_FOLDER: ("",),
+    FEEDS_FOLDER: (".json",),
+    STEP_TIMES_FOLDER: ("",),
+    UNDELIVERED_FOLDER: ("",),
 }
 """Folders whose files MalleTrain writes, with the ends of their names."""
 
 
+def undelivered_mark(job_folder: Path, reporter_id: str) -> Path:
+    """The file that says that a reporter's records are not all delivered yet."""
+    return job_folder / UNDELIVERED_FOLDER / reporter_id.replace("/", "_")
+
+
 def worker_log(node: str, local_rank: int) -> str:
     """Name of a worker's log in the folder of the logs."""
-    return f"{node}.{local_rank}.log"
+    return f"{node}.{local_rank}{LOG_SUFFIX}"
+
+
+def log_times_path(log: Path) -> Path:
+    """The file beside a log that says when it was as large."""
+    return log.with_suffix(LOG_TIMES_SUFFIX)

@@ -32,6 +32,7 @@ import ctypes
 import functools
 import importlib
 import importlib.machinery
+import importlib.util
 import json
 import os
 import pkgutil
@@ -67,6 +68,7 @@ _GLOO_THREADS = "pt_gloo"
 _GLOO_SECONDS = 1.0
 _GLOO_PAUSE_SECONDS = 0.001
 _COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+_TRACKERS = "MALLETRAIN_TRACKERS"
 _NOT_RUN, _NOT_FOUND = 126, 127
 """Exit statuses of a program that can't be run, and of one that is not there, as a shell has them."""
 
@@ -86,6 +88,16 @@ def keep_compiled() -> None:
     folder = os.environ.get("MALLETRAIN_JOB_DIR")
     if folder:
         os.environ.setdefault(_COMPILED, str(Path(folder, "compiled", _kind_of_machine())))
+
+
+def continue_tracked_runs() -> None:
+    """Have trackers go on with the runs of the job, if this is rank 0 and the job asks for that."""
+    spec = importlib.util.spec_from_file_location("_tracker_runs", Path(__file__).with_name("tracker_runs.py"))
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    os.environ.update(module.tracker_variables(os.environ))
 
 
 def _kind_of_machine() -> str:
@@ -240,6 +252,8 @@ class StartSignal:
         if not prepares:
             self._control.close()  # the job's own code gets nothing of ours
         os.environ.update(json.loads(line.removeprefix(PREPARE)))
+        if not prepares and os.environ.get(_TRACKERS):
+            continue_tracked_runs()
         return prepares
 
 

@@ -25,13 +25,14 @@ from malletrain.job_manager.launching.folder_identity import JobIdentity
 from malletrain.job_manager.launching.job_secrets import JobSecrets, SupervisorCertificates
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
 from malletrain.job_manager.launching.starting import LaunchSettings, MonitorAddress, search_path
-from malletrain.job_manager.logs import MAX_TAIL_LINES, Line, check_positions, stream
+from malletrain.job_manager.log_reader import WrittenLine
+from malletrain.job_manager.logs import MAX_TAIL_LINES, check_positions, stream
 from malletrain.job_manager.machine.burst_buffer import quota_use
 from malletrain.job_manager.machine.jobs import Job, JobSpec, job_id, job_number
 from malletrain.job_manager.machine.recording import RecordedJobManager, journal_story
 from malletrain.job_manager.machine.sharing import owner_shares
 from malletrain.job_manager.machine.state_machine import TransactionResult
-from malletrain.job_manager.machine.stimuli import Cancelled, NodesChanged, PlanReceived, Submitted
+from malletrain.job_manager.machine.stimuli import Cancelled, NodesChanged, PlanReceived, Submitted, WeightSet
 from malletrain.job_manager.notifications.notifier import open_notifiers
 from malletrain.job_manager.owner_limits import OwnerLimits
 from malletrain.job_manager.peers import ManagerPeers
@@ -418,6 +419,20 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             self._engine.apply(Cancelled(job.id, current_caller().user))
         return pb.CancelJobResponse(job=self._message(job.number))
 
+    async def UpdateJob(self, request: pb.UpdateJobRequest, context: Context) -> pb.UpdateJobResponse:
+        """Change the weight of a job."""
+        del context
+        caller = current_caller()
+        self._limits.count_submission(caller.user, 1)  # each may lead to a plan
+        job = await self._find_job(request.job_id)
+        require_owner(caller, job.owner, job.id, "change it")
+        weight = submission.check_weight(request)
+        await self._engine.settled(job.id)
+        if not self._engine.is_active(job.id):
+            raise PreconditionError(f"job {job.id} has ended: nothing of it can be changed")
+        self._engine.apply(WeightSet(job.id, weight, caller.user))
+        return pb.UpdateJobResponse(job=self._message(job.number))
+
     async def WatchJobs(self, request: pb.WatchJobsRequest, context: Context) -> AsyncIterator[pb.WatchJobsResponse]:
         """Stream jobs: first all that are not in a final state, then those that change.
 
@@ -482,6 +497,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         del context
         if not 0 <= request.tail_lines <= MAX_TAIL_LINES:
             raise InvalidInputError("tail_lines", f"0 to {MAX_TAIL_LINES}", request.tail_lines)
+        if request.since_unix_ms < 0:
+            raise InvalidInputError("since_unix_ms", "at least 0", request.since_unix_ms)
         positions = check_positions(request.positions, "positions")
         job = await self._find_job(request.job_id)
         require_owner(current_caller(), job.owner, job.id, "read its log")
@@ -493,15 +510,18 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         if folder.fault:
             raise PreconditionError(f"the log can't be read: {folder.fault}")
 
-        async def look(work: Callable[[], list[Line]]) -> list[Line]:
+        async def look(work: Callable[[], list[WrittenLine]]) -> list[WrittenLine]:
             return await self._launcher.threads.run(f"{job.owner} (logs)", work)
 
         def closing() -> bool:
             return self._closing
 
         try:
-            async for part in stream(folder, request.tail_lines, request.follow, positions, ended, closing, look):
-                yield pb.StreamLogsResponse(lines=part.lines, positions=part.positions, ended=part.ended)
+            tail, since = request.tail_lines, request.since_unix_ms
+            async for part in stream(folder, tail, request.follow, positions, ended, closing, look, since):
+                yield pb.StreamLogsResponse(
+                    lines=part.lines, unix_ms=part.unix_ms, positions=part.positions, ended=part.ended
+                )
         except UserBusyError as error:
             raise LimitExceededError(f"the log can't be read now: {error}") from error
 

@@ -10,8 +10,9 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from malletrain.common.environment import FEED, OF_USERS, PREFIX
+from malletrain.common.environment import FEED, OF_USERS, PREFIX, TRACKERS
 from malletrain.common.python_command import parse_python_command
+from malletrain.common.tracker_runs import parse_trackers
 from malletrain.fleet.problem import FleetPlanner
 from malletrain.fleet.spec import FleetSpec
 from malletrain.job_manager.dependencies import check_form
@@ -25,14 +26,17 @@ from malletrain.job_manager.machine.jobs import (
     LauncherBackend,
 )
 from malletrain.job_manager.projects import NO_PROJECTS, OwnerProjects
+from malletrain.model.job_value import LINEAR_VALUE, SpeedValue
 from malletrain.model.node_needs import NeedError, NodeNeeds, check_needs, in_words
 from malletrain.model.scaling import ScalingPoint
 from malletrain.model.topology import TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import check_paces, check_planner, is_feed, spec_from_proto
+from malletrain.runtime.job_value_messages import value_from_proto
+from malletrain.runtime.job_values import check_value, value_text
 from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.topology_messages import level_from_proto, preference_from_proto
-from malletrain.v1 import fleet_pb2, resources_pb2
+from malletrain.v1 import fleet_pb2, job_manager_pb2, resources_pb2
 
 MAX_SPECS = 1000
 """In a step of JobManager in which it does nothing else."""
@@ -57,6 +61,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 MAX_MEMBERS = 1000
+MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
+"""Of a weight that is changed. Beyond them a sum over jobs would lose what others are worth."""
 
 
 def check_specs(
@@ -87,6 +93,19 @@ def check_specs(
         _check_spec(f"specs[{index}]", spec, search_path, burst_buffer_gb, fleet, longest_graces, projects, files)
         for index, spec in enumerate(specs)
     )
+
+
+def check_weight(request: job_manager_pb2.UpdateJobRequest) -> float:
+    """The weight that a job is to have.
+
+    Raises:
+        InvalidInputError: there is none, or it is out of bounds.
+    """
+    if not request.HasField("weight"):
+        raise InvalidInputError("weight", "what is to be changed")
+    if not MIN_WEIGHT <= request.weight <= MAX_WEIGHT:  # neither is NaN
+        raise InvalidInputError("weight", f"{MIN_WEIGHT:g} to {MAX_WEIGHT:g}", request.weight)
+    return request.weight
 
 
 def digest(specs: Iterable[resources_pb2.JobSpec]) -> str:
@@ -150,7 +169,18 @@ def _check_spec(
         array_parameters=_check_parameters(f"{at}.array_parameters", spec),
         nodes_per_replica=spec.nodes_per_replica or 1,
         dependencies=check_form(f"{at}.dependencies", spec),
+        value=_check_value(f"{at}.value", spec),
     )
+
+
+def _check_value(at: str, spec: resources_pb2.JobSpec) -> SpeedValue:
+    value = value_from_proto(spec)
+    check_value(at, value, spec.target_samples)
+    if value != LINEAR_VALUE and spec.HasField("fleet"):
+        raise InvalidInputError(at, "none: members of a fleet have none", value_text(value))
+    if spec.value.WhichOneof("form") == "points" and not value.curve.points:
+        raise InvalidInputError(f"{at}.points", "at least one point", "none")
+    return value
 
 
 def _check_topology(at: str, spec: resources_pb2.JobSpec) -> TopologyPreference:
@@ -294,7 +324,16 @@ def _check_environment(at: str, spec: resources_pb2.JobSpec) -> dict[str, str]:
             raise InvalidInputError(field, f"a name that does not begin with {PREFIX}, which is reserved", name)
         if "\0" in value:
             raise InvalidInputError(field, "a value without zero bytes")  # which may be a secret, so it is not quoted
+        if name == TRACKERS:
+            _check_trackers(field, value)
     return dict(spec.environment)
+
+
+def _check_trackers(field: str, value: str) -> None:
+    try:
+        parse_trackers(value)
+    except ValueError as error:
+        raise InvalidInputError(field, str(error)) from None
 
 
 def _check_working_directory(at: str, directory: str, files: _Files) -> None:

@@ -24,7 +24,7 @@ PUBLIC_SPEC_FIELDS = frozenset(
         *("name", "min_nodes", "max_nodes", "permitted_nodes", "slots_per_node", "backend", "cold_start"),
         *("scale_up_seconds", "scale_down_seconds", "curve", "profile"),
         *("weight", "target_samples", "max_restarts", "burst_buffer_gb", "fleet", "limits", "needs", "topology"),
-        *("topology_level", "array", "nodes_per_replica"),
+        *("topology_level", "array", "nodes_per_replica", "value"),
         "dependencies",
     }
 )

@@ -17,6 +17,7 @@ from malletrain.job_manager.storage.usage_query import UsageKey
 from malletrain.job_manager.usage_report import UsageEntry
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import spec_to_proto
+from malletrain.runtime.job_value_messages import value_to_proto
 from malletrain.runtime.messages import job_state_value, message_of
 from malletrain.runtime.node_needs_messages import needs_to_proto
 from malletrain.runtime.topology_messages import preference_to_proto
@@ -44,6 +45,7 @@ def spec_message(spec: JobSpec) -> resources_pb2.JobSpec:
         topology=preference_to_proto(spec.topology),
         nodes_per_replica=spec.nodes_per_replica if spec.nodes_per_replica > 1 else 0,
         dependencies=message_of(resources_pb2.Dependencies, spec.dependencies) if spec.dependencies else None,
+        value=value_to_proto(spec.value),
     )
 
 

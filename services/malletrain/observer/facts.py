@@ -63,6 +63,7 @@ class JobFact:
         fleet: The fleet that it is a member of, whose scale counts GPUs; empty: none.
         fleet_gpus: GPUs of each node that members may have; 0: as many as it has, or no member.
         needs: What it needs of each of its nodes, in words; empty: any node suits.
+        array: The array that it is a member of; empty: none.
     """
 
     id: str
@@ -90,6 +91,7 @@ class JobFact:
     fleet: str = ""
     fleet_gpus: int = 0
     needs: str = ""
+    array: str = ""
 
     @property
     def final(self) -> bool:

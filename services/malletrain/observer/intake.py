@@ -82,6 +82,7 @@ def job_fact(job: resources_pb2.Job) -> JobFact:
         not_before=unix_seconds(job.not_before) if job.HasField("not_before") else None,
         changed=unix_seconds(job.update_time),
         fleet=job.fleet_id,
+        array=job.array_id,
         fleet_gpus=spec.fleet.gpus_per_node,
     )
 

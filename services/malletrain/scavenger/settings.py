@@ -9,31 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from malletrain.model.node_needs import MAX_AMOUNTS
 from malletrain.model.topology import path_problem
+from malletrain.scavenger.node_traits import NodeTraitsEntry
 from malletrain.scavenger.notifications.settings import NodeNotificationSettings
 from malletrain.scavenger.sources.schedulers.settings import NodeCheckSettings, PbsSettings, SlurmSettings
 
 _MIB = Annotated[int, Field(ge=1, le=MAX_AMOUNTS["memory_mib"])]
-
-
-class StaticNodeSettings(BaseModel):
-    """A section `[scavenger.node_traits.NODES]`: what nodes of the static source are."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    pool: str = Field(default="", description="Pool of these nodes; empty: there is only one.")
-    gpu_type: str = Field(default="", description="Kind of their GPUs, e.g. a100.")
-    gpus: int = Field(default=0, ge=0, le=1024, description="GPUs of each of them.")
-    gpu_memory_mib: int = Field(
-        default=0,
-        ge=0,
-        le=MAX_AMOUNTS["gpu_memory_mib"],
-        description="Memory of each GPU in MiB, e.g. 81920; 0: as `scavenger.gpu_memory_mib` says of its kind.",
-    )
-    cores: int = Field(default=0, ge=0, le=MAX_AMOUNTS["cores"], description="Cores of each of them; 0: not known.")
-    memory_mib: int = Field(
-        default=0, ge=0, le=MAX_AMOUNTS["memory_mib"], description="Memory of each of them in MiB; 0: not known."
-    )
-    features: tuple[str, ...] = Field(default=(), description="Their features, for jobs that need some.")
 
 
 class ScavengerSettings(BaseModel):
@@ -55,7 +35,7 @@ class ScavengerSettings(BaseModel):
         default_factory=NodeCheckSettings, description="What a node must have before its first worker starts."
     )
     nodes: tuple[str, ...] = Field(default=("n01",), description="Names of the nodes of the static source.")
-    node_traits: dict[str, StaticNodeSettings] = Field(
+    node_traits: dict[str, NodeTraitsEntry] = Field(
         default_factory=dict,
         description="What nodes of the static source are, by name or by several names as Slurm writes them: "
         '"n[1-4]". A node that is named by several entries is what the first of them says.',

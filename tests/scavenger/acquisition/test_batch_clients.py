@@ -118,6 +118,43 @@ async def test_a_placeholder_of_one_gpu_asks_for_its_share_of_the_node() -> None
     assert "--node n003.gpu2 " in script
 
 
+async def test_a_placeholder_of_one_gpu_of_pbs_asks_for_its_share_of_the_host() -> None:
+    run = Recorder("77.head\n", "78.head\n")
+    batch = PbsBatchClient(run, AGENT, "idle", by_gpu=True, nice=10)
+    await batch.submit("pn004.gpu2", 600.0, NodeFacts(gpus=1, cpus=8, memory_mib=4000))
+    await batch.submit("pn004.gpu2", 600.0, NodeFacts(gpus=1, cpus=8))
+    (argv, untold), _ = run.asked, run.given
+    assert "select=1:host=pn004:ncpus=8:ngpus=1:mem=4000mb" in argv
+    assert "select=1:host=pn004:ncpus=8:ngpus=1" in untold, "memory that is not told is not asked for"
+    assert "place=shared" in argv
+    arguments = next(word for word in argv if word.startswith("argument_list=")).replace("</jsdl-hpcpa:Argument>", " ")
+    words = arguments.replace("<jsdl-hpcpa:Argument>", "").split()
+    assert words[words.index("--node") + 1] == "pn004.gpu2"
+    assert words[-3:] == ["--one-gpu", "--nice", "10"]
+
+
+def test_the_gpu_of_a_placeholder_of_pbs_is_what_its_agent_is_told() -> None:
+    def job(number: int, host: str, told: str, more: str = "") -> str:
+        words = ["-m", "malletrain.agent", "--node", told, "--installation", "0123abcd", *more.split()]
+        arguments = "".join(f"<jsdl-hpcpa:Argument>{word}</jsdl-hpcpa:Argument>" for word in words)
+        return (
+            f"Job Id: {number}.head\n    Job_Name = malletrain\n    Job_Owner = malletrain@head\n    job_state = R\n"
+            f"    queue = idle\n    Resource_List.select = 1:host={host}:ncpus=2:ngpus=1\n"
+            f"    argument_list = {arguments}\n\n"
+        )
+
+    text = "".join(
+        [
+            job(1, "pn1", "pn1.gpu0"),
+            job(2, "pn1", "pn1.gpu3", "--one-gpu --nice 10"),
+            job(3, "pn2", "pn1.gpu1"),  # not of its host
+            job(4, "pn3", "pn3"),
+        ]
+    )
+    found = {identifier: placeholder.node for identifier, placeholder in parse_pbs_jobs(text, MARK).items()}
+    assert found == {"1.head": "pn1.gpu0", "2.head": "pn1.gpu3", "3.head": "pn2", "4.head": "pn3"}
+
+
 def test_the_gpu_of_a_placeholder_is_in_its_comment() -> None:
     text = (
         "11|RUNNING|n1|n1|m:1:n1.gpu0|None\n12|PENDING||n1|m:1:n1.gpu3|None\n13|RUNNING|n2|n2|m:1:n1.gpu1|None\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.model.node_needs import NodeNeeds
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.replay.job_set import read_job_set, read_scaling
@@ -42,6 +43,35 @@ def test_jobs_have_owners_where_the_file_names_them(tmp_path: Path) -> None:
     rows = "a,net,0,0,0,1,64,1e6, ada \nb,net,0,0,0,1,64,1e6,\n"
     first, second = read_job_set(*files(tmp_path, HEAD.replace("\n", ",owner\n") + rows))
     assert [first.owner, second.owner] == ["ada", ""]
+
+
+NEEDING = HEAD.replace("\n", ",gpu,gpu_memory_mib,constraint,excluded_nodes\n")
+
+
+def test_jobs_need_what_their_columns_say_of_each_of_their_nodes(tmp_path: Path) -> None:
+    rows = "a,net,0,1,1,1,4,9,a100,40960,ib&big,n3 n4\nb,net,1,1,1,1,4,9,,,,\n"
+    first, second = read_job_set(*files(tmp_path, NEEDING + rows))
+    assert first.needs == NodeNeeds("a100", "ib&big", excluded_nodes=("n3", "n4"), gpu_memory_mib=40960)
+    assert not second.needs
+    assert not first.free().needs, "for the zero-cost bound any node suits"
+
+
+@pytest.mark.parametrize(
+    ("fields", "where", "what"),
+    [
+        ("a100,40G,,", "jobs.csv:2: gpu_memory_mib", "40G"),
+        ("a100,-1,,", "jobs.csv:2: gpu_memory_mib", "-1"),
+        ("a100,1.5,,", "jobs.csv:2: gpu_memory_mib", "1.5"),
+        ("a100,2e9,,", "jobs.csv:2: gpu_memory_mib", "MiB"),
+        ("a 100,,,", "jobs.csv:2: gpu", "without blanks"),
+        (",,ib&big|new,", "jobs.csv:2: constraint", "either by & "),
+        (f",,,{'n ' * 300}", "jobs.csv:2: excluded_nodes", "at most 256"),
+    ],
+)
+def test_needs_that_cannot_be_read_are_named(tmp_path: Path, fields: str, where: str, what: str) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(what)) as caught:
+        read_job_set(*files(tmp_path, f"{NEEDING}a,net,0,1,1,1,4,9,{fields}\n"))
+    assert caught.value.field.endswith(where)
 
 
 def test_columns_may_stand_in_any_order_and_others_are_left_alone(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from malletrain.job_manager.machine.state import JobEvent
 from malletrain.job_manager.machine.stimuli import Cancelled, Completion, Outcome, Progressed
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.model.scaling import ScalingPoint
+from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.simulator.services.event_queue import EventQueue
 from malletrain.simulator.services.simulated_services import ServicesOptions, SimulatedServices
 
@@ -146,7 +147,8 @@ def run_script(script: Script, *, every_tick: bool = False) -> tuple[str, str]:
         validate=True,
         every_tick=every_tick,
     )
-    services = SimulatedServices(queue, FixedStalls(queue), options, pools=script.pools, record=rows.extend)
+    facts = {name: NodeFacts(pool) for name, pool in script.pools.items()}
+    services = SimulatedServices(queue, FixedStalls(queue), options, facts=facts, record=rows.extend)
     for time, do in script.steps:
         queue.at(time, partial(do, services))
     queue.run_until(script.end)

@@ -12,6 +12,7 @@ from malletrain.job_manager.machine.jobs import Job, JobSpec, LauncherBackend, S
 from malletrain.job_manager.visibility import for_service
 from malletrain.job_manager.wire import job_message
 from malletrain.model.job_state import JobState
+from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
 from malletrain.simulator.services.driven_allocator import job_as_reported
 
 NAMES = st.lists(st.sampled_from(["n1", "n2", "n3", "n4"]), unique=True).map(tuple)
@@ -33,6 +34,7 @@ def jobs(draw: st.DrawFn) -> Job:
         weight=draw(st.sampled_from([0.5, 1.0, 2.0])),
         backend=draw(st.sampled_from(LauncherBackend)),
         cold_start=draw(st.booleans()),
+        needs=draw(st.sampled_from([NO_NEEDS, NodeNeeds(gpu="a100", gpu_memory_mib=40960, excluded_nodes=("n3",))])),
     )
     faults = draw(st.sampled_from([(), (ScaleFault(4, 1, 300.0),)]))
     job = Job(7, spec, draw(st.sampled_from([state for state in JobState if not state.final])), "-", 100.0, 160.0)

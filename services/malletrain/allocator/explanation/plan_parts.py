@@ -9,6 +9,7 @@ from malletrain.allocator.explanation.worth import PlannedPart
 from malletrain.allocator.problem.allocation_problem import AllocationProblem
 from malletrain.allocator.problem.kinds import restricted
 from malletrain.allocator.problem.planner import PlanProblem
+from malletrain.allocator.problem.pools import PoolTerms
 from malletrain.allocator.problem.scale_pins import with_pinned
 from malletrain.allocator.wire.messages import metric_from_proto, metric_to_proto, problem_from_proto
 from malletrain.v1 import allocator_pb2
@@ -33,8 +34,10 @@ def parts_to_proto(problem: PlanProblem, pool_of: Mapping[str, str]) -> list[all
             pinned_job_ids=list(part.pinned),
             objective_metric=metric_to_proto(part.whole.objective_metric),
             max_nodes=part.whole.max_nodes,
+            max_parallel=terms.max_parallel,
+            max_nodes_per_owner=terms.max_nodes_per_owner,
         )
-        for part in problem.parts
+        for part, terms in zip(problem.parts, problem.terms or [PoolTerms()] * len(problem.parts), strict=True)
     ]
 
 

@@ -23,7 +23,7 @@ def unit_of(problem: AllocationProblem) -> str:
     """What amounts are counted in."""
     if problem.objective_metric is ObjectiveMetric.SCALING_EFFICIENCY:
         return "seconds of one node"
-    return "samples" if all(job.weight == 1 for job in problem.jobs) else "weighted samples"
+    return "samples" if all(job.weight == 1 and job.value.linear for job in problem.jobs) else "weighted samples"
 
 
 def of_part(account: PartAccount, part: AllocationProblem, pool: str) -> list[str]:

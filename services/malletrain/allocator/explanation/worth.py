@@ -401,9 +401,11 @@ def _needed_rate(job: JobDemand, values: ScaleValues, worth: Worth, problem: All
     """The rate at a scale that would raise the job's value there by the loss.
 
     The value is linear in the rate: T_fwd x O(n), less the stall x O(n) and boot x (O(n) - O(C)). It is not asked for
-    at the present scale, whose rate also decides what other scales cost, nor where not samples/s count.
+    at the present scale, whose rate also decides what other scales cost, nor where others than samples/s
+    count.
     """
-    if worth.nodes in (0, values.current) or problem.objective_metric is not ObjectiveMetric.THROUGHPUT:
+    counts_itself = job.value.linear and problem.objective_metric is ObjectiveMetric.THROUGHPUT
+    if worth.nodes in (0, values.current) or not counts_itself:
         return 0.0
     slope = problem.forward_seconds
     if problem.cost_model is CostModel.STALL:

@@ -156,6 +156,11 @@ class ClusterCache:
                 expected_stay_seconds=node.expected_stay_seconds, pool=node.pool, gpus=node.gpus, slow=node.slow
             )
 
+    def has_other_weights(self, jobs: Iterable[CachedJob]) -> bool:
+        """Whether one of these jobs is known, and with another weight of its own."""
+        known = ((job.plannable.weight, self._jobs.get(job.plannable.id)) for job in jobs)
+        return any(before is not None and before.plannable.weight != weight for weight, before in known)
+
     def update_jobs(self, jobs: Iterable[CachedJob], *, snapshot: bool = False) -> None:
         """Take over changed jobs, or all of them with `snapshot`. Jobs in a final state are forgotten."""
         self._input = None
@@ -181,13 +186,19 @@ class ClusterCache:
         return any(member.terms.planner in _BY_REMAINING_WORK for member in members if member is not None)
 
     def update_samples(self, samples: Mapping[str, int]) -> None:
-        """Take over how many samples members of fleets have trained on, by job; other jobs are ignored."""
+        """Take over how many samples members of fleets and jobs with a deadline have trained on; others are ignored."""
         self._input = None
         for job_id, count in samples.items():
             job = self._jobs.get(job_id)
-            if job is not None and job.plannable.member is not None:
-                member = replace(job.plannable.member, samples=count)
-                self._jobs[job_id] = replace(job, plannable=replace(job.plannable, member=member))
+            if job is None:
+                continue
+            plannable = job.plannable
+            if plannable.member is not None:
+                member = replace(plannable.member, samples=count)
+                self._jobs[job_id] = replace(job, plannable=replace(plannable, member=member))
+            elif plannable.value.moves:
+                value = replace(plannable.value, samples=count)
+                self._jobs[job_id] = replace(job, plannable=replace(plannable, value=value))
 
     def update_feeds(self, rates: Mapping[str, float]) -> None:
         """Take over how many samples/s the feeds of members can prepare on a node, by job; other jobs are ignored."""
@@ -201,6 +212,11 @@ class ClusterCache:
     def members(self) -> tuple[str, ...]:
         """Members of fleets that take part in plans."""
         return tuple(job_id for job_id, job in self._jobs.items() if job.admitted and job.plannable.member)
+
+    @property
+    def deadlines(self) -> tuple[str, ...]:
+        """Jobs that have a deadline and take part in plans."""
+        return tuple(job_id for job_id, job in self._jobs.items() if job.admitted and job.plannable.value.moves)
 
     def update_profiles(self, profiles: Iterable[CachedProfile]) -> None:
         """Take over changed profiles."""

@@ -202,6 +202,8 @@ class AllocatorMachine:
                 return self._finish(stimulus, now)
 
     def _see_jobs(self, report: JobsReported, now: Moment) -> Effects:
+        if self._cache.has_other_weights(report.jobs):
+            self._trigger.note_weights()
         self._cache.update_jobs(report.jobs, snapshot=report.snapshot)
         measured = self._growths.see_all(
             report.jobs, now.monotonic, snapshot=report.snapshot, pool_of=self._cache.pool_of
@@ -279,7 +281,7 @@ class AllocatorMachine:
 
     def _ask(self, phase: PlanPhase) -> Effects:
         self.phase, self.due_at = phase, inf
-        return (AskPeers(self._stays.token, self._cache.members),)
+        return (AskPeers(self._stays.token, self._cache.members, self._cache.deadlines),)
 
     def _take_answers(self, answer: PeersAnswered, now: Moment) -> Effects:
         if answer.stays is not None:
@@ -313,6 +315,7 @@ class AllocatorMachine:
             present,
             growth_seconds=self._growths.seconds(self._cache.pool_of),
             changes=self._changes.observed(now.monotonic),
+            unix_seconds=now.unix_seconds,
         )
         planning = with_fleets(plan_input, self._planner.forward, self._decisions)
         problem = plan_problem(planning.plan_input, self._planner)

@@ -57,12 +57,12 @@ class Signature:
 class PlanTrigger:
     """Decides when to look for changes and whether they call for a plan.
 
-    It compares the present with what the last applied plan was made for, so that no event can be lost. Curves that
-    change by themselves lead to a plan at most every `replan_seconds`. A plan that was refused is made again after a
-    pause that doubles.
+    It compares the present with what the last applied plan was made for, so that no event can be lost. Curves and
+    weights that change by themselves lead to a plan at most every `replan_seconds`. A plan that was refused is made
+    again after a pause that doubles.
 
     Attributes:
-        replan_seconds: Least seconds between plans for changed curves alone; 0: there are none.
+        replan_seconds: Least seconds between plans for changed curves or weights alone; 0: there are none.
         fleet_replan_seconds: Seconds after a plan at which fleets are divided by remaining work again; 0: never.
     """
 
@@ -71,6 +71,7 @@ class PlanTrigger:
     _planned: Signature = Signature()
     _newest: tuple[PlanInput, Signature] | None = field(default=None, metadata=DERIVED)
     _curves_changed: bool = False
+    _weights_changed: bool = False
     _left: frozenset[str] = frozenset()
     _left_before: frozenset[str] = frozenset()
     _last_plan_at: float = -inf
@@ -79,6 +80,10 @@ class PlanTrigger:
     def note_curves(self) -> None:
         """Curves have changed."""
         self._curves_changed = True
+
+    def note_weights(self) -> None:
+        """A job has another weight of its own."""
+        self._weights_changed = True
 
     def note_left(self, nodes: Iterable[str]) -> None:
         """Nodes have left.
@@ -103,7 +108,7 @@ class PlanTrigger:
             return self._backoff.seconds
         times = (cache.next_eligible(now), cache.next_unpinned(now), cache.next_overdue(now))
         waits = [time - now for time in times if time is not None]
-        if self._curves_changed and self.replan_seconds:
+        if (self._curves_changed or self._weights_changed) and self.replan_seconds:
             waits.append(self._last_plan_at + self.replan_seconds - monotonic)
         if self._divides_again(cache, now):
             waits.append(self._last_plan_at + self.fleet_replan_seconds - monotonic)
@@ -125,18 +130,22 @@ class PlanTrigger:
         if change := "; ".join(part for part in (describe_change(self._planned, present), returned) if part):
             return change
         every = self.replan_seconds
-        if self._curves_changed and every and monotonic >= self._last_plan_at + every:
-            return "curves changed" if plan_input.planned_jobs else ""
+        if (values := self._changed_values()) and every and monotonic >= self._last_plan_at + every:
+            return f"{values} changed" if plan_input.planned_jobs else ""
         if self._divides_again(cache, now) and monotonic >= self._last_plan_at + self.fleet_replan_seconds:
             return "remaining work of fleets"
         return ""
+
+    def _changed_values(self) -> str:
+        changed = {"curves": self._curves_changed, "weights": self._weights_changed}
+        return " and ".join(name for name, has_changed in changed.items() if has_changed)
 
     def _divides_again(self, cache: ClusterCache, now: float) -> bool:
         return bool(self.fleet_replan_seconds) and cache.complete and cache.replans_fleets(now)
 
     def begin(self) -> None:
         """A plan is being made from the present curves and nodes; what changes from now on is for the next."""
-        self._curves_changed = False
+        self._curves_changed = self._weights_changed = False
         self._left, self._left_before = frozenset(), self._left
 
     def applied(self, plan_input: PlanInput, monotonic: float, *, in_part: bool = False) -> None:

@@ -66,7 +66,7 @@ class PeersAnswered:
     Attributes:
         stays: What the Scavenger tells of expected stays; None: nothing.
         nodes: Nodes with their expected stays, from a Scavenger that only lists them.
-        samples: How many samples members of fleets have trained on, by job.
+        samples: How many samples members of fleets and jobs with a deadline have trained on, by job.
         feed_rates: How many samples/s the feeds of members can prepare on a node, by job.
     """
 
@@ -158,10 +158,12 @@ class AskPeers:
     Attributes:
         known_stays: Token of the newest report of expected stays; empty before the first.
         members: Jobs that are members of fleets and take part in plans.
+        deadlines: Jobs that have a deadline and take part in plans.
     """
 
     known_stays: str
     members: tuple[str, ...]
+    deadlines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from malletrain.model.job_terms import JobTerms
+from malletrain.model.job_value import LINEAR, ValueCurve
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.model.topology import GroupPath
 
@@ -90,6 +91,7 @@ class JobDemand(JobTerms, IdentifiedJob):
         unsuitable_kinds: Indices in the problem's `kinds`: the job takes none of these nodes, but keeps what it has.
         needs: What it needs of its nodes, and how many meet each of it: only explanations use it.
         topology: Whether it matters how near its nodes are to each other. Only a requirement changes numbers of nodes.
+        value: What its speed counts for, besides the weight.
     """
 
     curve: tuple[ScalingPoint, ...]
@@ -102,6 +104,7 @@ class JobDemand(JobTerms, IdentifiedJob):
     boot_seconds: float = 0.0
     unsuitable_kinds: tuple[int, ...] = ()
     needs: tuple[NeedCount, ...] = ()
+    value: ValueCurve = LINEAR
 
 
 @dataclass(frozen=True)

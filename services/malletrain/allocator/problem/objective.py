@@ -77,6 +77,35 @@ def rates(job: JobDemand, sizes: Sequence[int] | NDArray[np.int64]) -> NDArray[n
     return np.asarray(np.interp(sizes, nodes, [0.0, *(point.rate for point in points)]), dtype=np.float64)
 
 
+def worths(job: JobDemand, sizes: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
+    """What the throughput at scales counts for, in samples/s, by the job's value curve (`malletrain.model.job_value`).
+
+    A user's own metric is thus one more table over the scales: no solver knows of its form. Where the rate on one node
+    is 0, there is no speedup, and rates count for themselves.
+
+    Args:
+        job: The job.
+        sizes: Scales in nodes.
+
+    Returns:
+        Array of the same length as `sizes`.
+    """
+    own = rates(job, sizes)
+    value = job.value
+    if value.linear:
+        return own
+    if value.needed_rate:
+        return own + (value.urgency - 1.0) * np.minimum(own, value.needed_rate)
+    alone = float(rates(job, [1])[0])
+    if alone <= 0:
+        return own
+    speedups = own / alone
+    if value.points:
+        at = [0.0, *(point.speedup for point in value.points)]
+        return alone * np.interp(speedups, at, [0.0, *(point.value for point in value.points)])
+    return np.asarray(alone * speedups**value.exponent, dtype=np.float64)
+
+
 def permitted_sizes(job: JobDemand, pool: int) -> NDArray[np.int64]:
     """0 and every permitted scale of at most `pool` nodes, ascending (Eq. 3)."""
     largest = min(job.max_nodes, job.curve[-1].nodes, pool)
@@ -100,7 +129,7 @@ class ScaleRates:
 
     Attributes:
         sizes: Permitted scales in nodes, ascending, shape (scales,); the first is 0.
-        rates: Weighted metric per second at each of them, shape (scales,).
+        rates: Weighted metric per second at each of them by the job's value curve, shape (scales,).
         held_rates: Weighted metric per second on 0, 1, 2, … nodes, permitted or not, shape (largest number of nodes
             that the job can hold + 1,). The `paper` cost model charges these.
         scale_up_seconds: R_up, stall of a growth in seconds.
@@ -159,11 +188,11 @@ def scale_rates(job: JobDemand, metric: ObjectiveMetric, pool: int) -> ScaleRate
     """The permitted scales of a job within a pool of so many nodes, with their rates."""
     last = job.curve[-1].nodes
     largest, max_held = min(job.max_nodes, last, pool), min(last, max(pool, len(job.current_nodes)))
-    terms = job.curve, job.permitted_nodes, job.min_nodes, job.weight, metric, largest, max_held
+    terms = job.curve, job.permitted_nodes, job.min_nodes, job.weight, job.value, metric, largest, max_held
 
     def arrays() -> _RateArrays:
         scale, sizes = metric_scale(job, metric), permitted_sizes(job, pool)
-        found = sizes, scale * rates(job, sizes), scale * rates(job, np.arange(max_held + 1))
+        found = sizes, scale * worths(job, sizes), scale * worths(job, np.arange(max_held + 1))
         for array in found:
             array.flags.writeable = False
         return found

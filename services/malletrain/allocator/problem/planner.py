@@ -26,6 +26,7 @@ from malletrain.allocator.problem.kinds import with_kinds
 from malletrain.allocator.problem.pools import PoolTerms, join, split, terms_of, within_places
 from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
 from malletrain.model.job_terms import JobTerms
+from malletrain.model.job_value import LINEAR, LINEAR_VALUE, SpeedValue, ValueCurve, curve_at
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits, TraitCensus
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.model.topology import GroupPath, TopologyPreference
@@ -76,6 +77,37 @@ class PlannableNode(NamedTuple):
 
 
 @dataclass(frozen=True)
+class PlannedValue:
+    """What a job's speed is worth, with all that a deadline needs besides.
+
+    Attributes:
+        value: As submitted.
+        submitted: When it was submitted, in seconds since the epoch.
+        target_samples: Samples after which it is complete; 0: no target.
+        samples: Samples that it has processed.
+    """
+
+    value: SpeedValue = LINEAR_VALUE
+    submitted: float = 0.0
+    target_samples: int = 0
+    samples: int = 0
+
+    @property
+    def moves(self) -> bool:
+        """Whether it changes with time and progress."""
+        return self.value.deadline is not None
+
+    def curve(self, now: float) -> ValueCurve:
+        """The value curve at `now`, in seconds since the epoch."""
+        if self is LINEAR_PLAN:
+            return LINEAR
+        return curve_at(self.value, self.submitted, now, self.target_samples - self.samples)
+
+
+LINEAR_PLAN = PlannedValue()
+
+
+@dataclass(frozen=True)
 class PlannableJob(JobTerms, IdentifiedJob):
     """A job as a plan sees it.
 
@@ -87,6 +119,7 @@ class PlannableJob(JobTerms, IdentifiedJob):
         member: What it is to its fleet, whose members have GPUs where other jobs have nodes; None: it is in none.
         needs: What it needs of each of its nodes.
         takes_slow: Whether slow nodes are never left out for it: it stands for a fleet, which divides its nodes itself.
+        value: What its speed is worth.
     """
 
     current_nodes: tuple[str, ...] = ()
@@ -95,6 +128,7 @@ class PlannableJob(JobTerms, IdentifiedJob):
     member: FleetMember | None = None
     needs: NodeNeeds = NO_NEEDS
     takes_slow: bool = False
+    value: PlannedValue = LINEAR_PLAN
 
 
 @dataclass(frozen=True)
@@ -135,6 +169,7 @@ class PlanInput:
         busy_gpus: GPUs of members of fleets that are being stopped, by NODE#NUMBER, with their fleets.
         resting: Members of fleets that may not have GPUs now and have not ended, with their fleets.
         late_rates: Members of fleets whose rates did not come in time, by their jobs.
+        unix_seconds: The time, in seconds since the epoch; only deadlines need it.
     """
 
     nodes: tuple[PlannableNode, ...] = ()
@@ -147,6 +182,7 @@ class PlanInput:
     busy_gpus: Mapping[str, str] = field(default_factory=dict)
     resting: Mapping[str, str] = field(default_factory=dict)
     late_rates: Mapping[str, LateRate] = field(default_factory=dict)
+    unix_seconds: float = 0.0
 
     def start_seconds(self, job_id: str) -> float:
         """The shortest T_fwd with which a job may well start, in seconds, with the most that booting counts for."""
@@ -201,10 +237,12 @@ class PlanProblem:
     Attributes:
         whole: The whole problem; it is what a plan shows.
         parts: One part per pool, with the pinned jobs' nodes assigned; each part's `rest` is to be solved.
+        terms: What an operator has chosen for the pool of each part.
     """
 
     whole: AllocationProblem
     parts: tuple[PinnedProblem, ...]
+    terms: tuple[PoolTerms, ...] = ()
 
     def allocation(self, solved: Sequence[Allocation]) -> Allocation:
         """The solution of the whole problem.
@@ -225,9 +263,10 @@ def plan_problem(plan_input: PlanInput, options: PlannerOptions) -> PlanProblem:
     if several:
         pools = {node.name: node.pool for node in plan_input.nodes}
         parts = split(whole, pools, options.forward, plan_input.changes, options.pools)
+        of_parts = tuple(terms_of(options.pools, pools[part.nodes[0]]) if part.nodes else terms for part in parts)
     else:
-        parts = (within_places(whole, terms.max_parallel),)
-    return PlanProblem(whole, tuple(apply_pins(part, plan_input.pins) for part in parts))
+        parts, of_parts = (within_places(whole, terms.max_parallel),), (terms,)
+    return PlanProblem(whole, tuple(apply_pins(part, plan_input.pins) for part in parts), of_parts)
 
 
 def _with_terms(options: PlannerOptions, terms: PoolTerms) -> PlannerOptions:
@@ -260,7 +299,8 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
     for job in jobs:
         curve = plan_input.curves[job.id]
         boot = _boot_seconds(plan_input.growth_seconds.get(job.id, 0.0), curve, forward)
-        demands.append(_demand(job, curve, names, named, boot))
+        value = job.value.curve(plan_input.unix_seconds)
+        demands.append(_demand(job, curve, names, named, boot, value))
     problem = AllocationProblem(
         nodes=tuple(node.name for node in nodes),
         forward_seconds=forward,
@@ -310,7 +350,9 @@ def _boot_seconds(growth_seconds: float, curve: JobCurve, forward_seconds: float
     return max(0.0, min(growth_seconds - curve.scale_up_seconds, MAX_BOOT * forward_seconds))
 
 
-def _demand(job: PlannableJob, curve: JobCurve, idle: set[str], named: bool, boot_seconds: float) -> JobDemand:
+def _demand(
+    job: PlannableJob, curve: JobCurve, idle: set[str], named: bool, boot_seconds: float, value: ValueCurve
+) -> JobDemand:
     return JobDemand(
         **job.terms(weight=job.weight * job.share_weight),
         id=job.id,
@@ -322,4 +364,5 @@ def _demand(job: PlannableJob, curve: JobCurve, idle: set[str], named: bool, boo
         owner=job.owner if named else "",
         share_weight=job.share_weight,
         boot_seconds=boot_seconds,
+        value=value,
     )

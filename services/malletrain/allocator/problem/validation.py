@@ -10,6 +10,7 @@ from malletrain.allocator.problem.memory_by_job import MemoryByJob
 from malletrain.model.scaling import ScalingPoint
 from malletrain.model.topology import path_problem
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.job_values import check_curve
 
 _MAX_VALUE = 1e100
 """Largest value of a scale: far above anything measured, and small enough for sums to stay finite."""
@@ -81,6 +82,7 @@ def _check_terms(field: str, job: JobDemand) -> None:
     _not_negative(f"{field}.boot_seconds", job.boot_seconds)
     if not (math.isfinite(job.weight) and job.weight > 0):
         raise InvalidInputError(f"{field}.weight", "a number above 0", job.weight)
+    check_curve(f"{field}.value", job.value)
     if not (math.isfinite(job.share_weight) and job.share_weight > 0):
         raise InvalidInputError(f"{field}.share_weight", "a number above 0", job.share_weight)
 

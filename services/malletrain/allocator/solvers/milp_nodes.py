@@ -21,9 +21,9 @@ from malletrain.allocator.problem.objective import (
     max_start_seconds,
     metric_scale,
     permitted_sizes,
-    rates,
     scale_rates,
     trains_on,
+    worths,
 )
 from malletrain.allocator.solvers.milp import Floats, MilpBuilder, MilpModel
 from malletrain.allocator.solvers.owner_knapsack import owner_groups
@@ -72,7 +72,7 @@ def _scale(problem: AllocationProblem) -> float:
     tops = [
         metric_scale(job, problem.objective_metric)
         * problem.forward_seconds
-        * float(rates(job, permitted_sizes(job, len(problem.nodes))).max())
+        * float(worths(job, permitted_sizes(job, len(problem.nodes))).max())
         for job in problem.jobs
     ]
     return max(tops, default=1.0) or 1.0
@@ -92,7 +92,7 @@ class _JobRows:
         self.size = [(variable, 1.0) for variable in row]  # N_j
         self.current = len(job.current_nodes)
         self.trains = trains_on(permitted_sizes(job, self.pool), self.current)
-        self.top = float(rates(job, permitted_sizes(job, self.pool)).max()) or 1.0
+        self.top = float(worths(job, permitted_sizes(job, self.pool)).max()) or 1.0
         # Rates are kept relative to the job's top rate: coefficients stay near 1.
         self.unit = metric_scale(job, problem.objective_metric) * self.top / scale
 
@@ -138,7 +138,7 @@ class _JobRows:
 
     def _curve(self) -> list[tuple[int, float]]:
         """Eq. 11 and 12, with one binary per segment. Returns the terms of O_j(N_j), relative to the job's top rate."""
-        points = [(0, 0.0), *((point.nodes, point.rate) for point in self.job.curve if point.nodes > 0)]
+        points = self._points()
         weights = self.builder.variables(len(points), integer=False)
         segments = self.builder.variables(len(points) - 1)
         self.builder.row([(weight, 1.0) for weight in weights], 1.0, 1.0)
@@ -153,6 +153,13 @@ class _JobRows:
             self.builder.cost[weight] += self.unit * self.problem.forward_seconds * relative
         return terms
 
+    def _points(self) -> list[tuple[int, float]]:
+        """The curve's points, with what they count for; with a value curve of its own, one for each permitted scale."""
+        sizes = permitted_sizes(self.job, self.pool)
+        if self.job.value.linear or len(sizes) == 1:  # a curve needs a segment, even where the job can only wait
+            return [(0, 0.0), *((point.nodes, point.rate) for point in self.job.curve if point.nodes > 0)]
+        return list(zip(sizes.tolist(), worths(self.job, sizes).tolist(), strict=True))
+
     def _rescale_cost(self, rate: list[tuple[int, float]]) -> None:
         """Eq. 13-16 for `paper`. For `stall`, R x O(N) x z is linearised: a cost bounded from below if z = 1.
 
@@ -165,7 +172,7 @@ class _JobRows:
         self.builder.row([*self.size, (shrinks, pool - (current - 1.0))], upper=pool)
         self.builder.row([*self.size, (shrinks, current)], lower=current)
         stalls = ((grows, self.job.scale_up_seconds), (shrinks, self.job.scale_down_seconds))
-        before = float(rates(self.job, [self.current])[0]) / self.top
+        before = float(worths(self.job, [self.current])[0]) / self.top
         if self.problem.cost_model is CostModel.PAPER:
             for direction, seconds in stalls:
                 self.builder.cost[direction] -= self.unit * before * seconds
@@ -192,7 +199,7 @@ class _JobRows:
             more = seconds - self.job.scale_down_seconds
             if size > self.current:
                 more = self._growth_seconds(seconds) - self._growth_seconds(self.job.scale_up_seconds)
-            rate = float(rates(self.job, [size])[0]) / self.top
+            rate = float(worths(self.job, [size])[0]) / self.top
             (equal,) = self.builder.variables(1, cost=-self.unit * rate * more)
             below, above = self.builder.variables(2)
             pool = float(self.pool)

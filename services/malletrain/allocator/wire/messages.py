@@ -20,14 +20,16 @@ from malletrain.allocator.problem.allocation_problem import (
     ObjectiveMetric,
 )
 from malletrain.allocator.problem.memory_by_job import MemoryByJob
-from malletrain.allocator.problem.planner import JobCurve, PlannableJob, PlannableNode
+from malletrain.allocator.problem.planner import LINEAR_PLAN, JobCurve, PlannableJob, PlannableNode, PlannedValue
 from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.allocator.problem.training_environment import training_environment
 from malletrain.allocator.problem.validation import validate
 from malletrain.allocator.wire.fleet_messages import member_from_proto
+from malletrain.model.job_value import LINEAR_VALUE
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.model.survival_curve import SurvivalCurve
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.job_value_messages import curve_from_proto, curve_to_proto, value_from_proto
 from malletrain.runtime.messages import job_state_of, message_of, terms_of, unix_seconds
 from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.topology_messages import (
@@ -104,6 +106,7 @@ def _demand(job: allocator_pb2.JobDemand) -> JobDemand:
         needs=tuple(NeedCount(need.text, need.nodes) for need in job.needs),
         topology=preference_from_proto(job.topology, f"jobs[{job.id}].topology"),
         topology_level=level_from_proto(job, f"jobs[{job.id}]"),
+        value=curve_from_proto(job),
     )
 
 
@@ -154,6 +157,8 @@ def _demand_to_proto(job: JobDemand) -> allocator_pb2.JobDemand:
     message.boot_seconds = job.boot_seconds
     message.current_nodes.extend(job.current_nodes)
     message.topology, message.topology_level = preference_to_proto(job.topology), job.topology_level
+    if (value := curve_to_proto(job.value)) is not None:
+        message.value.CopyFrom(value)
     if job.needs:
         message.unsuitable_kinds.extend(job.unsuitable_kinds)
         message.needs.extend(resources_pb2.NeedCount(text=need.text, nodes=need.nodes) for need in job.needs)
@@ -235,6 +240,7 @@ def job_from_proto(job: resources_pb2.Job) -> CachedJob:
             share_weight=job.share_weight or 1.0,
             member=member,
             needs=needs_from_proto(job.spec.needs),
+            value=_value(job),
         ),
         state=job_state_of(job.state),
         admitted=job.admitted,
@@ -245,6 +251,14 @@ def job_from_proto(job: resources_pb2.Job) -> CachedJob:
         environment=_environment(job.spec),
         stopping_since=unix_seconds(job.update_time) if job.state == resources_pb2.JOB_STATE_STOPPING else None,
         keeps_scale=job.saves_fail,
+    )
+
+
+def _value(job: resources_pb2.Job) -> PlannedValue:
+    value = value_from_proto(job.spec)
+    submitted = unix_seconds(job.create_time)
+    return (
+        PlannedValue(value, submitted, job.spec.target_samples, job.samples) if value != LINEAR_VALUE else LINEAR_PLAN
     )
 
 

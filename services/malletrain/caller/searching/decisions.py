@@ -51,11 +51,13 @@ class TrialJob:
         state: Its state.
         metrics: What its trainer has reported at its end.
         reason: Why it is in this state.
+        weight: Its weight, as it is now.
     """
 
     state: JobState
     metrics: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from malletrain.caller.searching.decisions import (
     failures_in_a_row,
     next_steps,
 )
+from malletrain.caller.searching.promise import promising_weights
 from malletrain.caller.searching.search_jobs import SearchJobs
 from malletrain.caller.searching.studies import (
     JOB_KEY,
@@ -62,6 +63,7 @@ class SearchSetup:
         study_id: Identifier of the study, for good.
         failures: After so many failed trials in a row it gives up; 0: never.
         cancel_on_exit: Whether its jobs are cancelled where it is interrupted or fails.
+        favour: How many times the weight of the others the most promising trials have, at most; 1: all have the same.
     """
 
     request: JobRequest
@@ -70,6 +72,7 @@ class SearchSetup:
     study_id: str
     failures: int
     cancel_on_exit: bool
+    favour: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,7 @@ class SearchDriver:
         trials = views_of(self._study)
         self._running = sum(trial.stage is TrialStage.RUNNING for trial in trials)
         jobs = self._look(trials)
-        if self._prunes:
+        if self._prunes or self._setup.favour > 1:
             trials = [self._judged(trial, jobs.get(trial.job_id)) for trial in trials]
         steps = next_steps(trials, jobs, self._setup.plan)
         for outcome in steps.tell:
@@ -171,6 +174,8 @@ class SearchDriver:
         for job_id in steps.cancel:
             self._jobs.cancel(job_id)
         self._check_failures(steps.tell)
+        if self._setup.favour > 1:
+            self._weigh(trials, jobs)
         for number in steps.submit:
             self._submit(running_trial(self._study, number))
         for _ in range(steps.ask):
@@ -199,6 +204,22 @@ class SearchDriver:
                 running.set_user_attr(PRUNED_KEY, True)
                 return replace(trial, is_pruned=True)
         return trial
+
+    def _weigh(self, trials: Iterable[TrialView], jobs: Mapping[str, TrialJob | None]) -> None:
+        """Have the weights of jobs that run follow how promising their trials are."""
+        running = {
+            trial.number: (trial.job_id, job)
+            for trial in trials
+            if trial.stage is TrialStage.RUNNING and not trial.is_pruned
+            if (job := jobs.get(trial.job_id)) is not None and not job.state.final
+        }
+        logged = {trial.number: trial.intermediate_values for trial in self._study.get_trials(deepcopy=False)}
+        maximize, base = self._study.direction.name == "MAXIMIZE", self._setup.request.weight
+        wanted = promising_weights(logged, running, maximize=maximize, base=base, favour=self._setup.favour)
+        for number, weight in wanted.items():
+            job_id, job = running[number]
+            if job.weight != weight:
+                self._jobs.set_weight(job_id, weight)
 
     def _submit(self, trial: Trial) -> None:
         setup, number = self._setup, trial.number

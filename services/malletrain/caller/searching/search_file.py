@@ -22,6 +22,7 @@ SEARCH_KEYS = (
     "storage",
     "seed",
     "failures",
+    "favour",
 )
 _TABLE = "search"
 _REQUIRED = ("space", "metric")

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from malletrain.caller.searching.decisions import TrialJob
 from malletrain.caller.stubs import ServiceStubs
-from malletrain.runtime.errors import InvalidInputError, NotFoundError, UnavailableError
+from malletrain.runtime.errors import InvalidInputError, NotFoundError, PreconditionError, UnavailableError
 from malletrain.runtime.messages import job_state_of
 from malletrain.runtime.paging import all_pages
 from malletrain.v1 import access_pb2, job_manager_pb2, monitor_pb2, resources_pb2
@@ -77,7 +77,7 @@ class SearchJobs:
             return None
         if job.spec.name != name:
             return None
-        return TrialJob(job_state_of(job.state), dict(job.metrics), job.reason)
+        return TrialJob(job_state_of(job.state), dict(job.metrics), job.reason, job.spec.weight or 1.0)
 
     def logged(self, job_id: str, metric: str) -> Mapping[int, float]:
         """What a job has logged of a metric so far, by step; nothing while Monitor does not answer.
@@ -103,6 +103,18 @@ class SearchJobs:
             request = job_manager_pb2.CancelJobRequest(job_id=job_id)
             self._calls.call(self._calls.stubs.job_manager.CancelJob, request)
         except NotFoundError:
+            return
+
+    def set_weight(self, job_id: str, weight: float) -> None:
+        """Give a job another weight; nothing happens where it has ended, or there is none.
+
+        Raises:
+            MalleTrainError: JobManager refuses, or does not answer.
+        """
+        try:
+            request = job_manager_pb2.UpdateJobRequest(job_id=job_id, weight=weight)
+            self._calls.call(self._calls.stubs.job_manager.UpdateJob, request)
+        except (NotFoundError, PreconditionError):
             return
 
     def find(self, name: str) -> str:

@@ -11,6 +11,7 @@ from malletrain.caller.job_array import check_used
 from malletrain.caller.job_request import JobRequest, default_name, job_spec
 from malletrain.caller.searching.decisions import SearchPlan
 from malletrain.caller.searching.driver import SearchDriver, SearchListeners, SearchSetup
+from malletrain.caller.searching.promise import MAX_FAVOUR
 from malletrain.caller.searching.search_jobs import SearchJobs, ServiceCalls
 from malletrain.caller.searching.space import parse_space
 from malletrain.caller.searching.storages import open_storage, sole_driver
@@ -52,6 +53,7 @@ class SearchRequest:
         seed: Of the sampler; None: another each time.
         failures: After so many failed trials in a row the search gives up; 0: never.
         cancel_on_exit: Whether jobs are cancelled where the search is interrupted or fails.
+        favour: How many times the weight of the others the most promising trials have, at most.
     """
 
     job: JobRequest
@@ -66,6 +68,7 @@ class SearchRequest:
     seed: object = None
     failures: object = DEFAULT_FAILURES
     cancel_on_exit: bool = False
+    favour: object = 1
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class _Checked:
     direction: str
     seed: int | None
     failures: int
+    favour: float
 
 
 def run_search(
@@ -112,7 +116,15 @@ def run_search(
         study.sampler, study.pruner = sampler_of(asked.sampler, seed), pruner
         if trials:
             _check_compatible(trials[-1].distributions, found.distributions)
-        setup = SearchSetup(found.job, found.distributions, found.plan, study_id, found.failures, asked.cancel_on_exit)
+        setup = SearchSetup(
+            found.job,
+            found.distributions,
+            found.plan,
+            study_id,
+            found.failures,
+            asked.cancel_on_exit,
+            found.favour,
+        )
         SearchDriver(study, setup, SearchJobs(calls), listeners, pause).run(
             f"study {found.job.name}" + (f", kept in {file}" if file else "")
         )
@@ -139,6 +151,7 @@ def _checked(asked: SearchRequest) -> _Checked:
         direction=checked_direction(asked.direction),
         seed=None if asked.seed is None else _whole("seed", asked.seed, 0, 2**32 - 1),
         failures=_whole("failures", asked.failures, 0, MAX_TRIALS),
+        favour=_favour(asked.favour),
     )
 
 
@@ -146,6 +159,12 @@ def _whole(field: str, value: Any, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidInputError(field, f"a whole number from {least} to {most}", value)
     return value
+
+
+def _favour(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MAX_FAVOUR:
+        raise InvalidInputError("favour", f"a number from 1 to {MAX_FAVOUR:g}", value)
+    return float(value)
 
 
 def _check_compatible(before: Mapping[str, BaseDistribution], now: Mapping[str, BaseDistribution]) -> None:

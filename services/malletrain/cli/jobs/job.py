@@ -51,6 +51,8 @@ from malletrain.model.topology import NodeTree, TopologyPreference, level_in_wor
 from malletrain.observer.outlook import Outlook
 from malletrain.runtime.access.identity import PermissionDeniedError
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.job_value_messages import value_from_proto
+from malletrain.runtime.job_values import value_text
 from malletrain.runtime.messages import unix_seconds
 from malletrain.runtime.paging import all_pages
 from malletrain.runtime.topology_messages import known_preference
@@ -147,6 +149,7 @@ def _print_facts(
         **({"needs nodes of": needs} if (needs := needs_in_words(found.spec)) else {}),
         **({"topology": topology} if topology else {}),
         "weight": weight,
+        **({"value": value_text(value_from_proto(found.spec))} if found.spec.HasField("value") else {}),
         **({"burst buffer": request_in_words(found)} if found.spec.burst_buffer_gb else {}),
         **({"limits": limits_in_words(found.spec.limits)} if found.spec.HasField("limits") else {}),
         "nodes wanted": " ".join(found.wanted_nodes) or "none",

@@ -1,4 +1,4 @@
-"""`malletrain metrics ID`: what a job's script has logged of its training."""
+"""`malletrain metrics ID...`: what jobs' scripts have logged of their trainings."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from typing import Annotated
 import typer
 
 from malletrain.caller.metric_histories import metric_histories
-from malletrain.cli.jobs.naming import JobArgument, job_of
+from malletrain.cli.jobs.compared_metrics import LoggedJob, courses, last_values, logged_job, metric_names
+from malletrain.cli.jobs.completion import complete_job
+from malletrain.cli.jobs.naming import job_of, jobs_meant
 from malletrain.cli.shared.layout import Column, ListingCell
 from malletrain.cli.shared.listing import ListingRow, ListingView, listing, print_listing
 from malletrain.cli.shared.output import to_dict
-from malletrain.cli.shared.stubs import connect
-from malletrain.runtime.errors import NotFoundError, quoted
-from malletrain.v1 import monitor_pb2
+from malletrain.cli.shared.stubs import ServiceStubs, connect
+from malletrain.runtime.errors import InvalidInputError, NotFoundError, quoted
+from malletrain.v1 import monitor_pb2, resources_pb2
 
 SPARKLINE_POINTS = 32
 """Most characters of a sparkline."""
+_FEWEST_POINTS = 2
+"""That Monitor can be asked for; the last of them is the last one that there is."""
 _COLUMNS = (
     Column("metric"),
     Column("step", right=True),
@@ -34,25 +38,61 @@ _COLUMNS = (
 
 @listing
 def metrics(
-    job_id: JobArgument,
+    job_ids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID...",
+            help="Jobs (also by their names), arrays, fleets, or names of searches.",
+            autocompletion=complete_job,
+        ),
+    ],
     name: Annotated[
         list[str] | None, typer.Option("--name", metavar="METRIC", help="Only this metric; may be repeated.")
     ] = None,
+    curves: Annotated[
+        bool, typer.Option("--curves", help="Of several jobs, all points of one metric: a column for each job.")
+    ] = False,
     *,
     view: ListingView,
 ) -> None:
-    """Show what a job's script has logged of its training, e.g. its loss: a row for each point that is kept.
+    """Show what jobs' scripts have logged, e.g. their loss: of one job each point that is kept, of several the last.
 
-    Only its owner and operators are told.
+    Only their owner and operators are told.
     """
+    names = list(dict.fromkeys(name or ()))
     with connect() as stubs:
-        found_id = job_of(stubs, job_id, time.time())
-        found = metric_histories(stubs, found_id, list(dict.fromkeys(name or ())))
-    known = {history.name for history in found}
-    if missing := [one for one in name or () if one not in known]:
+        found = jobs_meant(stubs, job_ids)
+        if found is not None:
+            _compare([_ask(stubs, job, names, curves) for job in found], names, curves, view)
+            return
+        if curves:
+            raise InvalidInputError("--curves", "several jobs, an array or a search")
+        found_id = job_of(stubs, job_ids[0], time.time())
+        histories = metric_histories(stubs, found_id, names)
+    known = {history.name for history in histories}
+    if missing := [one for one in names if one not in known]:
         raise NotFoundError(f"{found_id} has logged no metric {quoted(missing[0])}")
-    rows = [_row(history.name, point) for history in found for point in history.points]
+    rows = [_row(history.name, point) for history in histories for point in history.points]
     print_listing(_COLUMNS, rows, view, nothing=f"{found_id} has logged no metrics")
+
+
+def _ask(stubs: ServiceStubs, job: resources_pb2.Job, names: Sequence[str], curves: bool) -> LoggedJob:
+    return logged_job(job, metric_histories(stubs, job.id, names, max_points=0 if curves else _FEWEST_POINTS))
+
+
+def _compare(jobs: Sequence[LoggedJob], names: Sequence[str], curves: bool, view: ListingView) -> None:
+    known = metric_names(jobs)
+    if missing := [one for one in names if one not in known]:
+        raise NotFoundError(f"none of these jobs has logged a metric {quoted(missing[0])}")
+    nothing = "these jobs have logged no metrics"
+    if not curves:
+        columns, rows = last_values(jobs)
+        print_listing(columns, rows if known else (), view, nothing=nothing)
+        return
+    if len(known) > 1:
+        raise InvalidInputError("--curves", f"--name with one of {', '.join(known)}")
+    columns, rows = courses(jobs, known[0] if known else "")
+    print_listing(columns, rows, view, nothing=nothing)
 
 
 def history_in_words(history: monitor_pb2.MetricHistory) -> str:

@@ -10,12 +10,13 @@ import typer
 
 from malletrain.caller.dependencies import meant_by_name
 from malletrain.cli.jobs.completion import complete_job
+from malletrain.cli.jobs.fleet_jobs import is_group, members_of
 from malletrain.cli.jobs.jobs import all_jobs, own_name
 from malletrain.cli.shared.output import ago, state_name
-from malletrain.cli.shared.stubs import ServiceStubs
+from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
 from malletrain.runtime.errors import InvalidInputError, NotFoundError, quoted
 from malletrain.runtime.messages import FINAL_JOB_STATES
-from malletrain.v1 import resources_pb2
+from malletrain.v1 import job_manager_pb2, resources_pb2
 
 _IDENTIFIER = re.compile(r"j\d{6,}")
 _MAX_LISTED = 10
@@ -87,6 +88,57 @@ def dependency_of(stubs: ServiceStubs, part: str, text: str, now: float) -> str:
         for line in _in_words(others, now):
             typer.echo(line, err=True)
     return meant
+
+
+def jobs_meant(stubs: ServiceStubs, texts: Sequence[str]) -> list[resources_pb2.Job] | None:
+    """The jobs that are to be compared: each by its identifier or name, or all of an array, a fleet or a search.
+
+    Jobs of a search are known by their names, `NAME-1` and so on, where no job has the name itself.
+
+    Returns:
+        The jobs, each once, in the order in which they were named; None: one job was named, and no group of jobs.
+
+    Raises:
+        NotFoundError: there are none of this identifier or name.
+    """
+    found: dict[str, resources_pb2.Job] = {}
+    alone = len(texts) == 1
+    for text in texts:
+        if is_group(text):
+            jobs = members_of(stubs, text)
+        elif _IDENTIFIER.fullmatch(text):
+            if alone:
+                return None
+            request = job_manager_pb2.GetJobRequest(job_id=text)
+            jobs = [stubs.job_manager.GetJob(request, timeout=DEADLINE_SECONDS).job]
+        else:
+            jobs = _named_or_trials(stubs, text)
+            if not _is_trial_of(text, jobs[0]):
+                if alone:
+                    return None
+                jobs = jobs[-1:]
+        found |= {job.id: job for job in jobs}
+    return list(found.values())
+
+
+def _named_or_trials(stubs: ServiceStubs, text: str) -> list[resources_pb2.Job]:
+    """The jobs of a name, oldest first; where there are none, those of a search, in the order of its trials.
+
+    They are the caller's, or else those of others. Never empty.
+    """
+    try:
+        return _named(stubs, text)
+    except NotFoundError:
+        found = [job for job in all_jobs(stubs) if _is_trial_of(text, job)]
+        if not found:
+            raise
+        own = own_name(stubs)
+        meant = [job for job in found if job.owner == own] or found
+        return sorted(meant, key=lambda job: int(job.spec.name.rpartition("-")[2]))
+
+
+def _is_trial_of(study: str, job: resources_pb2.Job) -> bool:
+    return re.fullmatch(re.escape(study) + r"-\d{1,9}", job.spec.name) is not None
 
 
 def own_job_of(stubs: ServiceStubs, text: str) -> str | None:

@@ -6,9 +6,10 @@ import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from google.protobuf import json_format
@@ -19,6 +20,7 @@ from malletrain.caller.job_file import read_job_file, read_job_text
 from malletrain.caller.job_request import JobRequest, job_spec
 from malletrain.cli.jobs.job_environment import EnvFileOption, EnvOption, job_environment
 from malletrain.cli.jobs.job_output import job_dict
+from malletrain.cli.jobs.mirroring import SiteSignals, SlurmComment, mirror_until_ended, run_command, site_job
 from malletrain.cli.jobs.naming import dependency_of
 from malletrain.cli.jobs.needs import parse_nodes, tell_of_unsuited
 from malletrain.cli.jobs.waiting import INTERRUPTED, exit_status, unfinished_in_words, wait_until_ended
@@ -84,6 +86,13 @@ def submit(
         ),
     ] = "",
     weight: Annotated[float, typer.Option(help="Priority weight.")] = 1.0,
+    value: Annotated[
+        str,
+        typer.Option(
+            help="What its speed is worth: linear, diminishing=0.5, points=1:1,4:3 (speedup:value), or deadline=24h,"
+            " which counts 4 times what is needed to reach the target in time (deadline=24h:8: 8 times)."
+        ),
+    ] = "linear",
     target_samples: Annotated[
         int,
         typer.Option(help="Complete after so many samples; 0: no target."),
@@ -174,6 +183,14 @@ def submit(
             help="Wait until it has ended. Exit status: 0 completed, 3 failed, 4 cancelled; Ctrl-C leaves it running.",
         ),
     ] = False,
+    mirror: Annotated[
+        bool,
+        typer.Option(
+            "--mirror",
+            help="As --wait, for a job of the site's own queue: if that is ended (SIGTERM, SIGINT), ours is cancelled;"
+            " with Slurm its comment says how ours stands.",
+        ),
+    ] = False,
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """Submit an elastic training: `malletrain submit --min 1 --max 8 -- python train.py`.
@@ -202,6 +219,7 @@ def submit(
             "scale_down": scale_down,
             "backend": backend,
             "weight": weight,
+            "value": value,
             "target_samples": target_samples,
             "max_restarts": max_restarts,
             "profile": profile,
@@ -234,7 +252,7 @@ def submit(
         specs = array_specs(request, parse_array(request.array)) if request.array else [job_spec(request)]
         if specs[0].launch_note:
             tell(specs[0].launch_note)
-    with connect() as stubs:
+    with SiteSignals() if mirror else nullcontext() as signals, connect() as stubs:
         if file is None:
             name_identifiers(specs, lambda part, text: dependency_of(stubs, part, text, time.time()))
         submission = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
@@ -242,11 +260,13 @@ def submit(
         tell_what_is_too_large(stubs, stored)
         for line in tell_of_unsuited(stubs, stored):
             tell(line)
-        if not wait:
+        if not (wait or mirror):
             _print(stored, as_json=as_json)
             return
         if not as_json:
             _print(stored, as_json=False)
+        if signals is not None:
+            _mirror(stubs, stored, signals, as_json=as_json)
         _wait(stubs, stored, as_json=as_json)
 
 
@@ -297,6 +317,13 @@ def _wait(stubs: ServiceStubs, jobs: Sequence[resources_pb2.Job], *, as_json: bo
     except KeyboardInterrupt:
         tell(unfinished_in_words(jobs))
         raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        _print(ended, as_json=True)
+    raise typer.Exit(exit_status(ended))
+
+
+def _mirror(stubs: ServiceStubs, jobs: Sequence[resources_pb2.Job], signals: SiteSignals, *, as_json: bool) -> NoReturn:
+    ended = mirror_until_ended(stubs, jobs, SlurmComment(site_job(os.environ), run_command), signals)
     if as_json:
         _print(ended, as_json=True)
     raise typer.Exit(exit_status(ended))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from malletrain.caller.following import job_changes
 from malletrain.caller.reconnecting import across_restarts
@@ -23,10 +23,19 @@ _FINAL = {
 }
 
 
-def wait_until_ended(stubs: ServiceStubs, jobs: Sequence[resources_pb2.Job]) -> list[resources_pb2.Job]:
+def wait_until_ended(
+    stubs: ServiceStubs,
+    jobs: Sequence[resources_pb2.Job],
+    changed: Callable[[Sequence[resources_pb2.Job]], None] = lambda _: None,
+) -> list[resources_pb2.Job]:
     """Wait until all jobs have ended, also over restarts of JobManager.
 
     Each change of state is told on standard error.
+
+    Args:
+        stubs: The services.
+        jobs: The jobs.
+        changed: Told of all jobs after every change of one, of its nodes too.
 
     Returns:
         The jobs as they ended, in the same order.
@@ -34,13 +43,15 @@ def wait_until_ended(stubs: ServiceStubs, jobs: Sequence[resources_pb2.Job]) -> 
     known = {job.id: job for job in jobs}
     for job in jobs:
         tell(_line(job))
-    for changed in across_restarts("JobManager", lambda: job_changes(stubs, lambda: _unfinished(known.values())), tell):
-        for job in changed:
+    for news in across_restarts("JobManager", lambda: job_changes(stubs, lambda: _unfinished(known.values())), tell):
+        for job in news:
             if job.state != known[job.id].state:
                 tell(_line(job))
                 if job.state in _FINAL:
                     _tell_last_lines(job)
             known[job.id] = job
+        if news:
+            changed(list(known.values()))
         if not _unfinished(known.values()):
             break
     return list(known.values())

@@ -15,6 +15,7 @@ from malletrain.job_manager.machine.state import JobEvent
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.scaling import ScalingPoint
 from malletrain.monitor.machine.stalls import MeasuredRescale
+from malletrain.runtime.job_value_messages import value_from_proto
 from malletrain.runtime.messages import job_state_of, terms_of, unix_seconds
 from malletrain.runtime.paging import all_pages
 from malletrain.simulator.journal.record import Journal, MeasuredJob
@@ -150,6 +151,7 @@ def job_of(message: resources_pb2.Job) -> Job:
             burst_buffer_gb=spec.burst_buffer_gb,
             array=ArraySpec(spec.array.max_admitted) if message.array_id else None,
             dependencies=Dependencies(tuple(spec.dependencies.after), tuple(spec.dependencies.after_ok)),
+            value=value_from_proto(spec),
         ),
         state=job_state_of(message.state),
         reason="",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.cli.operate.doctor_checks import Finding, ask, clocks, judge, programs
+from malletrain.cli.operate.doctor_pbs_gpus import judge_gpus
 from malletrain.cli.operate.doctor_pbs_limits import Admission, judge_admission
 from malletrain.cli.operate.doctor_queries import examine_queries
 from malletrain.runtime.access.installation import own_user
@@ -36,6 +37,8 @@ class PbsReport:
         hosts: By node: the host of its mom.
         scheduler_file: The text of sched_config; None where it can't be read.
         user: Whose placeholders there are.
+        nodes: `pbsnodes -av -F json`, by name of the vnode.
+        hooks: `qmgr -c 'list pbshook'` and `'list hook'`; empty where this user may not ask.
     """
 
     queues: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -45,6 +48,8 @@ class PbsReport:
     hosts: Mapping[str, str] = field(default_factory=dict)
     scheduler_file: str | None = None
     user: str = field(default_factory=own_user)
+    nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    hooks: str = ""
 
 
 def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
@@ -65,6 +70,7 @@ def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
         return
     when = asked.get("timestamp")
     scheduler = parse_scheduler(ask(["qmgr", "-c", "list sched"]).text)
+    by_gpu = section.units == "gpus"
     report = PbsReport(
         queues=_tables(asked.get("Queue")),
         server=next(iter(_tables(server.get("Server")).values()), {}),
@@ -72,14 +78,19 @@ def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
         time=when if isinstance(when, int | float) else None,
         hosts=pbs_hosts(section),
         scheduler_file=_scheduler_file(scheduler),
+        nodes=_nodes(section) if by_gpu else {},
+        hooks="".join(ask(["qmgr", "-c", f"list {kind}"]).text for kind in ("pbshook", "hook")) if by_gpu else "",
     )
     yield from judge_pbs(report, section, time.time())
 
 
 def pbs_hosts(section: PbsSettings) -> dict[str, str]:
     """By vnode: the host of its mom, as PBS names it; nothing where PBS does not say."""
-    nodes = _tables(parse_json(ask([section.pbsnodes, "-av", "-F", "json"]).text).get("nodes"))
-    return {name: str(entry.get("Mom") or name) for name, entry in nodes.items()}
+    return {name: str(entry.get("Mom") or name) for name, entry in _nodes(section).items()}
+
+
+def _nodes(section: PbsSettings) -> dict[str, dict[str, Any]]:
+    return _tables(parse_json(ask([section.pbsnodes, "-av", "-F", "json"]).text).get("nodes"))
 
 
 def _scheduler_file(scheduler: Mapping[str, str]) -> str | None:
@@ -117,6 +128,8 @@ def judge_pbs(report: PbsReport, section: PbsSettings, now: float) -> Iterator[F
     depth = report.server.get("backfill_depth", 1)
     remedy = "qmgr -c 'set server backfill_depth = 5', strict_ordering in sched_config: else few starts are estimated"
     yield judge("planned starts", depth != 0, f"backfill_depth = {depth}", remedy)
+    if section.units == "gpus":
+        yield from judge_gpus(report.nodes, report.scheduler_file, report.hooks)
     if section.hold.queue:
         yield from _holding(report, section)
     else:

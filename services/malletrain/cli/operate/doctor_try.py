@@ -91,8 +91,10 @@ class PbsTrial:
     def submit(self) -> CommandResult:
         """Submit a placeholder that imports the agent and ends."""
         hold = self.section.hold
-        how = ["-q", hold.queue, "-N", _NAME, "-r", "n", "-j", "oe", "-o", hold.log, "-l", "select=1:ncpus=1"]
-        limit = ["-l", "place=exclhost", "-l", f"walltime={_LIMIT_SECONDS}"]
+        by_gpu = self.section.units == "gpus"
+        chunk = f"select=1:ncpus={self.section.gpu_share.cpus or 1}:ngpus=1" if by_gpu else "select=1:ncpus=1"
+        how = ["-q", hold.queue, "-N", _NAME, "-r", "n", "-j", "oe", "-o", hold.log, "-l", chunk]
+        limit = ["-l", f"place={'shared' if by_gpu else 'exclhost'}", "-l", f"walltime={_LIMIT_SECONDS}"]
         return ask(["qsub", *how, *limit, *hold.options, "--", hold.python, "-c", _PROGRAM])
 
     def look(self, identifier: str) -> TrialState | None:

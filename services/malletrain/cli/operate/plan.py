@@ -14,6 +14,11 @@ from malletrain.cli.shared.owner_output import plan_weight
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
 from malletrain.v1 import allocator_pb2
 
+_METRICS = {
+    allocator_pb2.OBJECTIVE_METRIC_THROUGHPUT: "throughput",
+    allocator_pb2.OBJECTIVE_METRIC_SCALING_EFFICIENCY: "scaling efficiency",
+}
+
 
 def plan(
     generation: Annotated[int, typer.Argument(min=0, metavar="[PLAN]", help="A plan's number; 0: the newest.")] = 0,
@@ -55,20 +60,49 @@ def plan(
     print_table(columns, rows)
     for decision in found.fleets:
         typer.echo(f"{decision.fleet_id}: {decision_in_words(decision)}")
-    for part in found.parts if len(found.parts) > 1 else ():
-        typer.echo(_part_in_words(part))
+    for part in found.parts:
+        if len(found.parts) > 1 or _has_terms(part):
+            typer.echo(part_in_words(part, found.problem))
+    if outside := jobs_without_place(found):
+        typer.echo(f"without a place in their pool: {' '.join(outside)}")
     if found.problem.HasField("max_nodes"):
         typer.echo(f"all jobs together may have {found.problem.max_nodes} nodes")
     for owner, limit in sorted(found.problem.owner_limits.items()):
         typer.echo(f"{owner} may have {limit} nodes")
 
 
-def _part_in_words(part: allocator_pb2.PlanPart) -> str:
-    """How far ahead the plan looks in a pool, and what else holds there."""
-    metric = {
-        allocator_pb2.OBJECTIVE_METRIC_THROUGHPUT: ", by throughput",
-        allocator_pb2.OBJECTIVE_METRIC_SCALING_EFFICIENCY: ", by scaling efficiency",
-    }.get(part.objective_metric, "")
-    limit = f", all jobs together may have {part.max_nodes}" if part.HasField("max_nodes") else ""
-    name = part.pool or "the pool without a name"
-    return f"{name}: {len(part.nodes)} nodes, looks {part.forward_seconds:g} s ahead{metric}{limit}"
+def _has_terms(part: allocator_pb2.PlanPart) -> bool:
+    """Whether there is more to say of the only pool: how many nodes jobs may have together is told of all jobs."""
+    return part.HasField("max_parallel") or part.HasField("max_nodes_per_owner")
+
+
+def part_in_words(part: allocator_pb2.PlanPart, problem: allocator_pb2.AllocationProblem) -> str:
+    """How far ahead a plan looks in a pool, and what else holds there. Pure.
+
+    Args:
+        part: The pool's part of the plan.
+        problem: The plan's problem, all of which a part is that names no nodes.
+    """
+    nodes = len(part.nodes or problem.nodes)
+    words = [f"{nodes} nodes", f"looks {part.forward_seconds:g} s ahead"]
+    if part.objective_metric in _METRICS:
+        words.append(f"by {_METRICS[part.objective_metric]}")
+    if part.HasField("max_nodes"):
+        words.append(f"all jobs together may have {part.max_nodes}")
+    if part.HasField("max_nodes_per_owner"):
+        words.append(f"those of one owner {part.max_nodes_per_owner}")
+    if part.HasField("max_parallel"):
+        words.append(f"places for {part.max_parallel} jobs")
+    name = part.pool or ("the pool without a name" if part.nodes else "all nodes")
+    return f"{name}: {', '.join(words)}"
+
+
+def jobs_without_place(plan: allocator_pb2.Plan) -> list[str]:
+    """Jobs that take part in no pool's plan, since pools have places for so many only. Pure."""
+    if not any(part.HasField("max_parallel") for part in plan.parts):
+        return []
+    # A part that names no nodes is of the whole problem.
+    if any(not part.nodes and not part.job_ids for part in plan.parts):
+        return []
+    placed = {job_id for part in plan.parts for job_id in part.job_ids}
+    return [demand.id for demand in plan.problem.jobs if demand.id not in placed]

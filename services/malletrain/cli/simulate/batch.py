@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from malletrain.cli.shared.output import JsonOption, duration, hint_at_compiler, print_json, print_table
 from malletrain.cli.shared.terminal import open_console
 from malletrain.cli.simulate.batch_selection import (
+    ADAPTIVE,
     ALL,
     NONE,
     SELECT_CHOICES,
@@ -39,6 +40,7 @@ from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import MAX_JOBS
 from malletrain.selection.rule import WasteReading
 from malletrain.selection.select import SelectionSettings, SelectionSolver
+from malletrain.simulator.batch.darshan import read_darshan, with_requests
 from malletrain.simulator.batch.engine import Overrun
 from malletrain.simulator.batch.files import SUFFIXES, check_schedule_name, write_schedule
 from malletrain.simulator.batch.idle import Window, idle_trace
@@ -118,13 +120,24 @@ def batch(
         int, typer.Option(min=1, help="Selections that one exact search may visit; beyond that, auto goes genetic.")
     ] = SelectionSettings().most_visits,
     selection_window: Annotated[int, typer.Option(min=1, max=MAX_JOBS, help="Jobs of the window.")] = 20,
+    selection_window_most: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MAX_JOBS,
+            help="Let the window grow to so many jobs with the queue: a quarter of those that wait.",
+        ),
+    ] = None,
     starvation_bound: Annotated[int, typer.Option(min=1, help="Passes that a job may stay in the window.")] = 50,
     starved: Annotated[
         Starved, typer.Option(help="A job past the bound starts as soon as it fits, or also gets a reservation.")
     ] = Starved.FORCE,
     trade_off: Annotated[
         str | None,
-        typer.Option(help="bbsched: gain in burst buffer that outweighs a loss of nodes; default: 2, with SSDs 4."),
+        typer.Option(
+            help="bbsched: gain in burst buffer that outweighs a loss of nodes; default: 2, with SSDs 4. adaptive: by"
+            " what waiting jobs ask for."
+        ),
     ] = None,
     waste: Annotated[
         WasteReading,
@@ -138,6 +151,12 @@ def batch(
         tuple[float, float] | None,
         typer.Option(
             help="Seconds FROM and UNTIL between which to measure; default: from the workload, or all submissions."
+        ),
+    ] = None,
+    darshan: Annotated[
+        Path | None,
+        typer.Option(
+            help="Burst buffer requests from what jobs moved: an output of `darshan-parser`, or a folder of NAME.txt."
         ),
     ] = None,
     recipe: Annotated[WorkloadRecipe | None, typer.Option(help="derive: which requests are drawn.")] = None,
@@ -168,9 +187,14 @@ def batch(
     _check_action(action, recipe, to)
     _check_names(schedule, trace)
     genetic = GeneticParameters(population, generations, mutation, seed)
-    method, factor = method_of(select), trade_off_of(trade_off)
+    adaptive = trade_off == ADAPTIVE
+    method, factor = method_of(select), None if adaptive else trade_off_of(trade_off)
     selection = None if method is None else SelectionSettings(method, solver, factor, most_visits, genetic, waste)
-    settings = WindowSettings(selection, selection_window, starvation_bound, starved, reserve, backfill_depth)
+    settings = WindowSettings(
+        *(selection, selection_window, starvation_bound, starved, reserve, backfill_depth),
+        most_window=selection_window_most,
+        adaptive=adaptive,
+    )
     if select == ALL:
         check_comparison(out, lambda: [name for name, path in (("--schedule", schedule), ("--trace", trace)) if path])
     spec = spec_of(nodes, burst_buffer, ssd, measure)
@@ -180,6 +204,8 @@ def batch(
     )
     for sentence in rows.sentences():
         typer.echo(sentence, err=True)
+    if darshan is not None:
+        jobs = _with_darshan(jobs, darshan, skip_too_large=skip_too_large)
     if action == TABLE and to is not None:
         _write(jobs, to, "")
         return
@@ -210,6 +236,20 @@ def batch(
         print_json(summary)
     else:
         print_summary(workload, summary, further)
+
+
+def _with_darshan(jobs: BatchWorkload, path: Path, *, skip_too_large: bool) -> BatchWorkload:
+    found = with_requests(jobs, read_darshan(path), skip_too_large=skip_too_large)
+    counts = {
+        "ask for burst buffer by Darshan": found.asking,
+        "moved less than 1 GB": found.small,
+        "would ask for more than the machine has, and are left out": found.too_large,
+        "have records, but are not in the workload": found.unknown,
+    }
+    for what, count in counts.items():
+        if count:
+            typer.echo(f"{count:,} jobs {what}", err=True)
+    return found.workload
 
 
 def _check_action(action: str | None, recipe: WorkloadRecipe | None, to: Path | None) -> None:

@@ -33,6 +33,8 @@ _CLASSES = {
 
 
 NONE, ALL = "none", "all"
+ADAPTIVE = "adaptive"
+"""The value of --trade-off with which the factor follows the workload."""
 SELECT_CHOICES = (NONE, *(method.value for method in SelectionMethod), ALL)
 """Values of --select."""
 
@@ -61,7 +63,9 @@ def trade_off_of(text: str | None) -> Fraction | None:
     try:
         factor = Fraction(text)
     except (ValueError, ZeroDivisionError) as error:
-        raise InvalidInputError("--trade-off", "a number from 0 with at most three decimals", text) from error
+        raise InvalidInputError(
+            "--trade-off", "a number from 0 with at most three decimals, or adaptive", text
+        ) from error
     if factor < 0 or factor.denominator > 1000:
         raise InvalidInputError("--trade-off", "a number from 0 with at most three decimals", text)
     return factor

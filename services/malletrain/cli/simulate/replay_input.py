@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from malletrain.allocator.problem.pools import PoolTerms, terms_of
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
+from malletrain.scavenger.machine.observations import NodeFacts
+from malletrain.scavenger.node_traits import entries_of_json, facts_by_node
 from malletrain.scavenger.trace_files import read_trace
-from malletrain.scavenger.trace_metadata import read_metadata
+from malletrain.scavenger.trace_metadata import metadata_path, read_metadata
 from malletrain.simulator.replay.job_set import Workload, read_job_set
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.presets import PRESETS, preset_workload
@@ -139,11 +142,18 @@ def trace_of(
     options.check_requests(workload.jobs)
     whole, metadata = read_trace(path), read_metadata(path)
     duration_s = check_extent(whole, nodes, hours)
-    return input_of(path.name, window(whole, 0.0, duration_s, nodes), workload, options, metadata)
+    entries = entries_of_json(metadata.get("node_traits", {}), f"{metadata_path(path)}: node_traits")
+    facts = facts_by_node(entries, whole.nodes, {}, f"{metadata_path(path)}: node_traits", path.name)
+    return input_of(path.name, window(whole, 0.0, duration_s, nodes), workload, options, metadata, facts)
 
 
 def input_of(
-    title: str, trace: Trace, workload: Workload, options: ReplayOptions, metadata: Mapping[str, object]
+    title: str,
+    trace: Trace,
+    workload: Workload,
+    options: ReplayOptions,
+    metadata: Mapping[str, object],
+    facts: Mapping[str, NodeFacts] = MappingProxyType({}),
 ) -> ReplayInput:
     """A whole trace with a job set as input of a replay.
 
@@ -153,7 +163,7 @@ def input_of(
     from malletrain.simulator.replay.evaluation import Scenario
 
     options = replace(options, duration_s=trace.duration_s)
-    scenario = Scenario.of(trace, trace.duration_s)
+    scenario = Scenario.of(trace, trace.duration_s, facts)
     return ReplayInput(title, trace, scenario, workload, options, all_nodes="nodes" in metadata, metadata=metadata)
 
 

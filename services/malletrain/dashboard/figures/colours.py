@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from malletrain.observer.history import Use
 
 LIGHT, DARK = "light", "dark"
+_DASHES = ("solid", "dashed", "dotted", "dotdash")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class Colours:
         """Place of a job's colour in the palette; 0, that of unassigned nodes, without one."""
         digits = job_id.lstrip("j")
         return 1 + int(digits) % len(self.jobs) if digits.isdecimal() else 0
+
+    def dash_of_job(self, job_id: str) -> str:
+        """How a job's line is drawn: those of jobs that have the same colour differ, as far as there are ways."""
+        digits = job_id.lstrip("j")
+        return _DASHES[int(digits) // len(self.jobs) % len(_DASHES)] if digits.isdecimal() else _DASHES[0]
 
     def of_job(self, job_id: str) -> str:
         """Colour of a job; that of unassigned nodes without one."""

@@ -67,15 +67,22 @@ async def journal_of(
 
 
 async def metrics_of(
-    watcher: Watcher, viewer: Viewer, job_id: str, max_points: int
+    watcher: Watcher, viewer: Viewer, job_id: str, max_points: int, names: Sequence[str] = ()
 ) -> tuple[monitor_pb2.MetricHistory, ...]:
     """What a job's script has logged; none where the viewer may not see it, or Monitor is of an earlier version.
+
+    Args:
+        watcher: Knows the services.
+        viewer: Who asks.
+        job_id: The job.
+        max_points: Most points of each metric; 0: all that are kept.
+        names: Only these metrics; empty: all.
 
     Raises:
         grpc.aio.AioRpcError: Monitor does not answer.
     """
     stub = monitor_pb2_grpc.MonitorServiceStub(watcher.channel("monitor"))
-    request = monitor_pb2.GetMetricHistoryRequest(job_id=job_id, max_points=max_points)
+    request = monitor_pb2.GetMetricHistoryRequest(job_id=job_id, max_points=max_points, names=names)
     found: list[monitor_pb2.MetricHistory] = []
     try:
         while True:

@@ -36,6 +36,9 @@ _LOG_LINES = 200
 _MAX_EVENTS = 1000
 _MAX_LINE_LENGTH = 500
 _METRIC_POINTS = 256
+_LATEST_MS = 253_402_300_799_000
+"""The end of the year 9999."""
+_NO_TIME = "-" * len("2026-01-31 12:00:00")
 _KINDS = {
     resources_pb2.JOB_REASON_PLAN_STARTED: "start",
     resources_pb2.JOB_REASON_PLAN_RESCALED: "rescale",
@@ -75,7 +78,13 @@ _SECTIONS = (
         "nodes, in the colours of the figure Nodes.",
     ),
     Section("table", "journal", "Journal", "Newest first.", ("time", "state", "nodes", "why"), (2,), half=True),
-    Section("log", "log", "Log", "What its workers wrote last. Only its owner and operators may read it.", half=True),
+    Section(
+        "log",
+        "log",
+        "Log",
+        "What its workers wrote last, with the times by when it was written. Only its owner and operators may read it.",
+        half=True,
+    ),
 )
 
 
@@ -311,10 +320,16 @@ class JobPage(Page):
         lines: list[str] = []
         try:
             async for part in stub.StreamLogs(request, metadata=self.viewer.metadata, timeout=DEADLINE_SECONDS):
-                lines.extend(line[:_MAX_LINE_LENGTH] for line in part.lines)
+                times = list(part.unix_ms) or [0] * len(part.lines)
+                lines.extend(map(_log_line, part.lines, times))
         except grpc.aio.AioRpcError as error:
             return no_answer_in_words(error)
         return "\n".join(lines[-_LOG_LINES:])
+
+
+def _log_line(text: str, unix_ms: int) -> str:
+    at = views.date_and_time(unix_ms / 1000) if 0 < unix_ms < _LATEST_MS else _NO_TIME
+    return f"{at}  {text[:_MAX_LINE_LENGTH]}"
 
 
 def _first_line(event: job_manager_pb2.JobEvent) -> str:

@@ -26,7 +26,10 @@ from malletrain.observer.history import History
 
 SeriesT = TypeVar("SeriesT", bound=Series)
 
-PAGES = (("now", "Now"), ("jobs", "Jobs"), ("plan", "Plan"), ("nodes", "Nodes"), ("week", "Week"), ("usage", "Usage"))
+PAGES = (
+    *(("now", "Now"), ("jobs", "Jobs"), ("compare", "Compare"), ("plan", "Plan"), ("nodes", "Nodes")),
+    *(("week", "Week"), ("usage", "Usage")),
+)
 """Addresses and names of the pages in the navigation."""
 
 

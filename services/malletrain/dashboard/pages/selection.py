@@ -15,6 +15,7 @@ SPANS = {"15 min": 900.0, "1 h": 3600.0, "6 h": 21600.0, "24 h": 86400.0}
 """Spans of time that the pages offer, in seconds."""
 _DEFAULT_SPAN = 3600.0
 _JOB = re.compile(r"j[0-9]{1,18}\Z")
+_TEXT = re.compile(r"[^\x00-\x1f\x7f]{1,256}\Z")
 _MONTH = re.compile(r"(19[789][0-9]|2[0-9]{3})-(0[1-9]|1[0-2])\Z")
 _NODE = re.compile(r"[^\s\x00-\x1f](?:[^\x00-\x1f]{0,254}[^\s\x00-\x1f])?\Z")
 
@@ -31,6 +32,8 @@ class Selection:
         until: Its end, in seconds since the epoch; None: now, and it moves on.
         what_if: With which settings the past is replayed; None: none was chosen.
         month: A month, as 2026-07; empty: the present one.
+        group: An array, a fleet, or the name of a job or a search, whose jobs are compared; empty: none.
+        metric: Name of what they are compared by; empty: the usual one.
     """
 
     job: str = ""
@@ -40,13 +43,15 @@ class Selection:
     until: float | None = None
     what_if: WhatIf | None = None
     month: str = ""
+    group: str = ""
+    metric: str = ""
 
     @classmethod
     def of(cls, arguments: Mapping[str, Sequence[bytes]]) -> Selection:
         """From the arguments of an address. What is not valid counts as absent: addresses are typed by hand."""
         text = {name: values[-1].decode("utf-8", "replace") for name, values in arguments.items() if values}
         job, node = text.get("job", ""), text.get("node", "")
-        plan = text.get("plan", "")
+        plan, group, metric = text.get("plan", ""), text.get("group", ""), text.get("metric", "")
         span, until = _number(text.get("span", "")), _number(text.get("until", ""))
         return cls(
             job if _JOB.match(job) else "",
@@ -56,6 +61,8 @@ class Selection:
             until if until is not None and until > 0 else None,
             WhatIf.of(text),
             text["month"] if _MONTH.match(text.get("month", "")) else "",
+            group if _TEXT.match(group) else "",
+            metric if _TEXT.match(metric) else "",
         )
 
     def period(self, now: float) -> tuple[float, float]:
@@ -78,6 +85,8 @@ class Selection:
             "span": f"{chosen.span:g}" if chosen.span != _DEFAULT_SPAN else "",
             "until": f"{chosen.until:.0f}" if chosen.until is not None else "",
             "month": chosen.month,
+            "group": chosen.group,
+            "metric": chosen.metric,
         }
         if chosen.what_if is not None:
             given |= chosen.what_if.arguments()

@@ -8,6 +8,7 @@ from malletrain.dashboard.figures import columns
 from malletrain.dashboard.figures.columns import Columns
 from malletrain.dashboard.identities import Viewer
 from malletrain.dashboard.pages import views
+from malletrain.dashboard.pages.compare_page import compared_columns
 from malletrain.dashboard.pages.job_answers import journal_of, metrics_of, profile_of
 from malletrain.dashboard.pages.metric_figures import metrics_columns
 from malletrain.dashboard.pages.plan_page import PlanPage
@@ -42,6 +43,8 @@ async def data_of(shared: SharedData, viewer: Viewer, page: str, name: str, sele
             found = _of_now(history, name, selection)
         case "job":
             found = await _of_job(shared, viewer, name, selection.job)
+        case "compare" if name == "compare":
+            return await compared_columns(shared, viewer, selection) if selection.group else None
         case "plan" if name == "worth":
             found = _worth(shared, selection)
         case "usage" if name in ("monthly", "all"):

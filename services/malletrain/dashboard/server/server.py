@@ -20,6 +20,7 @@ from tornado.routing import Rule, RuleRouter
 
 from malletrain.common.tasks import lasting
 from malletrain.dashboard.identities import UnverifiableError, Viewers
+from malletrain.dashboard.pages.compare_page import ComparePage
 from malletrain.dashboard.pages.job_page import JobPage
 from malletrain.dashboard.pages.jobs_page import JobsPage
 from malletrain.dashboard.pages.nodes_page import NodesPage
@@ -39,7 +40,7 @@ from malletrain.dashboard.server.prepared_documents import UNUSED_S, PreparedDoc
 from malletrain.observer.watching import Watcher
 
 _PAGES: dict[str, type[Page]] = {
-    page.name: page for page in (NowPage, JobsPage, JobPage, PlanPage, NodesPage, WeekPage, UsagePage)
+    page.name: page for page in (NowPage, JobsPage, JobPage, ComparePage, PlanPage, NodesPage, WeekPage, UsagePage)
 }
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _MIN_PAUSE_S = 0.25

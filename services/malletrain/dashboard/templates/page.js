@@ -3,12 +3,16 @@
 window.malletrain = (() => {
   const model = (name) => window.Bokeh.documents[0].get_model_by_name(name);
 
+  // A log is followed as long as its end is seen.
+  const atEnd = (element) => element.scrollHeight - element.scrollTop - element.clientHeight < 30;
   const write = ([, parts]) => {
     for (const [id, html] of parts) {
       const element = document.getElementById(id);
       if (!element) continue;
       const focused = element.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+      const follows = element.tagName === "PRE" && atEnd(element);
       element.innerHTML = html;
+      if (follows) element.scrollTop = element.scrollHeight;
       if (focused) element.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
     }
   };
@@ -26,6 +30,7 @@ window.malletrain = (() => {
 
   const tell = () => { model("visibility").tags = [document.hidden ? "hidden" : "shown"]; };
   const ready = () => {
+    for (const log of document.querySelectorAll("pre.scroll")) log.scrollTop = log.scrollHeight;
     document.addEventListener("visibilitychange", tell);
     if (document.hidden) tell();
   };

@@ -284,10 +284,10 @@ class JobFolder:
         """
         with self.entered(), _unless_missing_or_filled(), _folder_at(self.path) as folder:
             _remove_files(folder, job_folder.OWN_FILES)
-            for name, suffix in job_folder.OWN_FOLDERS.items():
+            for name, suffixes in job_folder.OWN_FOLDERS.items():
                 with _unless_missing_or_filled(), _folder_at(name, folder) as inner, os.scandir(inner) as entries:
                     looked_at = list(itertools.islice(entries, MAX_ENTRIES))
-                    _remove_files(inner, [entry.name for entry in looked_at if _is_own(entry, suffix)])
+                    _remove_files(inner, [entry.name for entry in looked_at if _is_own(entry, suffixes)])
                     if len(looked_at) == MAX_ENTRIES:
                         raise TooManyEntriesError(errno.EFBIG, "more files than are deleted at a time", name)
                 _remove_if_empty(name, folder)
@@ -375,8 +375,8 @@ def _remove_files(folder: int, names: Iterable[str]) -> None:
             os.unlink(name, dir_fd=folder)
 
 
-def _is_own(entry: os.DirEntry[str], suffix: str) -> bool:
-    return entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False)
+def _is_own(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
+    return entry.name.endswith(suffixes) and entry.is_file(follow_symlinks=False)
 
 
 def _remove_if_empty(name: Path | str, above: int | None = None) -> None:

@@ -24,7 +24,7 @@ class OwnerTally:
         jobs: How many there are.
         places: Places that they take: a fleet takes one.
         nodes: Nodes that they hold. A node whose GPUs members of a fleet have counts once.
-        weights: How many were submitted with which weight.
+        weights: How many have which weight of their own, the most that their value curves make of it.
         shares: How many have which `share_weight`.
     """
 
@@ -201,7 +201,7 @@ class JobTable(Mapping[str, Job]):
                 tally,
                 jobs=tally.jobs + sign,
                 places=tally.places + self._changed_places(job, sign),
-                weights=_counted_in(tally.weights, job.spec.weight, sign),
+                weights=_counted_in(tally.weights, job.spec.most_weight, sign),
                 shares=_counted_in(tally.shares, job.share_weight, sign),
             )
             self.owners[job.owner] = tally
@@ -231,8 +231,8 @@ def _names(job: Job | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _counted(job: Job | None) -> tuple[str, float, float] | None:
-    """What of a job counts for its owner, besides nodes. The owner and the weight never change."""
-    return (job.owner, job.spec.weight, job.share_weight) if job is not None and job.admitted else None
+    """What of a job counts for its owner, besides nodes. The owner never changes."""
+    return (job.owner, job.spec.most_weight, job.share_weight) if job is not None and job.admitted else None
 
 
 def _counted_in(counts: Mapping[float, int], value: float, sign: int) -> Mapping[float, int]:

@@ -12,6 +12,7 @@ from malletrain.fleet.spec import FleetSpec
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.job_state import JobState
 from malletrain.model.job_terms import JobTerms
+from malletrain.model.job_value import LINEAR_VALUE, SpeedValue
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
 from malletrain.model.scaling import ScaleCommand, ScalingPoint
 
@@ -103,6 +104,12 @@ class JobSpec(JobTerms):
     array_parameters: Mapping[str, str] = field(default_factory=dict)
     nodes_per_replica: int = 1
     dependencies: Dependencies = NO_DEPENDENCIES
+    value: SpeedValue = LINEAR_VALUE
+
+    @property
+    def most_weight(self) -> float:
+        """The most that one of its samples can count for."""
+        return self.weight * self.value.most
 
     def slots_on(self, gpus: Iterable[int]) -> int:
         """Worker processes per node: what was submitted; otherwise the smallest number of GPUs of a node, at least 1.

@@ -69,7 +69,8 @@ def _held_nodes(jobs: Iterable[Job]) -> Counter[str]:
 def _mean(weights: Mapping[float, int]) -> float:
     """Mean of the weights that the admitted jobs of an owner were submitted with, from the number of jobs of each.
 
-    Divided by it, they count among the jobs of their owner, and nobody gets more by asking for large ones.
+    Divided by it, they count among the jobs of their owner, and nobody gets more by asking for large ones. A value
+    curve counts with the most that it makes of a sample.
     """
     return fsum(weight * count for weight, count in weights.items()) / sum(weights.values())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from malletrain.job_manager.machine.effects import Effect, required_effects
 from malletrain.job_manager.machine.enqueuing import enqueue
@@ -30,6 +30,7 @@ from malletrain.job_manager.machine.stimuli import (
     SupervisorSeen,
     Ticked,
     TrainerDone,
+    WeightSet,
 )
 from malletrain.job_manager.machine.supervision import (
     handle_nodes_released,
@@ -117,6 +118,8 @@ def _apply_stimulus(transaction: Transaction, stimulus: Stimulus) -> tuple[tuple
             enqueue(transaction, specs, owner, instance_ids)
         case Cancelled(job_id, by):
             _cancel(transaction, _require_job(transaction, job_id), by)
+        case WeightSet(job_id, weight, by):
+            _set_weight(transaction, _require_job(transaction, job_id), weight, by)
         case IdleSetSeen(nodes, gpus):
             transaction.gpus = gpus
             replace_idle_set(transaction, nodes)
@@ -152,6 +155,14 @@ def _cancel(transaction: Transaction, job: Job, by: str) -> None:
         transaction.stop(job, StopIntent.CANCEL, JobReason.CANCELLED, reason)
     else:
         transaction.finish(job, JobState.CANCELLED, JobReason.CANCELLED, reason)
+
+
+def _set_weight(transaction: Transaction, job: Job, weight: float, by: str) -> None:
+    if job.spec.weight == weight:
+        return
+    who = "its owner" if by == job.owner else by
+    changed = transaction.put(job, spec=replace(job.spec, weight=weight))
+    transaction.note(changed, JobReason.WEIGHT_SET, f"weight {weight:g} in place of {job.spec.weight:g}, by {who}")
 
 
 def _shut_down(transaction: Transaction) -> None:

@@ -38,6 +38,21 @@ class Cancelled:
 
 
 @dataclass(frozen=True)
+class WeightSet:
+    """A user gave another weight to a job that is not in a final state.
+
+    Attributes:
+        job_id: The job.
+        weight: Its priority weight from now on, above 0.
+        by: Name of the user.
+    """
+
+    job_id: str
+    weight: float
+    by: str
+
+
+@dataclass(frozen=True)
 class IdleSetSeen:
     """The whole idle set as it is now; the first message of the Scavenger's stream.
 
@@ -253,6 +268,7 @@ class Shutdown:
 Stimulus = (
     Submitted
     | Cancelled
+    | WeightSet
     | IdleSetSeen
     | NodesChanged
     | PlanReceived
@@ -267,5 +283,5 @@ Stimulus = (
     | Shutdown
 )
 
-REQUESTS = (Submitted, Cancelled)
+REQUESTS = (Submitted, Cancelled, WeightSet)
 """Stimuli that are done only if they are stored. All others are done at once and stored soon."""

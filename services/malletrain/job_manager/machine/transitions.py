@@ -51,6 +51,7 @@ class JobReason(StrEnum):
     START_POSTPONED = "START_POSTPONED"
     BURST_BUFFER = "BURST_BUFFER"
     DEPENDENCY = "DEPENDENCY"
+    WEIGHT_SET = "WEIGHT_SET"
 
     @classmethod
     def _missing_(cls, value: object) -> JobReason:

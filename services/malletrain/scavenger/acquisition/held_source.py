@@ -266,7 +266,7 @@ def build_held_source(
         demand: How many nodes there is work for.
         reclaim_timer: Told how long agents take to leave.
         check: How nodes are checked before their first worker; None: they are not.
-        gpu_nice: Where single GPUs of Slurm's nodes are held, by how much what runs there yields CPU time to others.
+        gpu_nice: Where single GPUs are held, by how much what runs there yields CPU time to others.
         speed_told: Told how fast nodes are.
 
     Raises:
@@ -354,10 +354,7 @@ def _batch_client(
     )
     if section.ssh:
         return SshAgentStarter(run_command, agent, registry, section.ssh, section.log)
+    common = run_command, agent, section.queue, section.name, section.options, section.log
     if scheduler == "pbs":
-        return PbsBatchClient(run_command, agent, section.queue, section.name, section.options, section.log)
-    return SlurmBatchClient(
-        *(run_command, agent, section.queue, section.name, section.options, section.log),
-        by_gpu=gpu_nice is not None,
-        nice=gpu_nice or 0,
-    )
+        return PbsBatchClient(*common, by_gpu=gpu_nice is not None, nice=gpu_nice or 0)
+    return SlurmBatchClient(*common, by_gpu=gpu_nice is not None, nice=gpu_nice or 0)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from malletrain.scavenger.machine.gpu_units import node_of_unit
 from malletrain.scavenger.machine.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
 from malletrain.scavenger.sources.base import SourceError
 from malletrain.scavenger.sources.schedulers.availability import UnreadableError
@@ -54,12 +55,11 @@ class PbsMark:
 
     def is_on(self, job: Mapping[str, Any]) -> bool:
         """Whether a job of `qstat -f` is ours. Every part must be right: others may use the same queue or name."""
-        arguments = _TAG.sub(" ", str(job.get("argument_list", ""))).split()
         return (
             str(job.get("Job_Owner", "")).partition("@")[0] == self.user
             and job.get("queue") == self.queue
             and job.get("Job_Name") == self.name
-            and ("--installation", self.installation) in itertools.pairwise(arguments)
+            and ("--installation", self.installation) in itertools.pairwise(_arguments(job))
         )
 
 
@@ -130,11 +130,21 @@ def _number(value: object) -> int | None:
     return int(str(value)) if re.fullmatch(r"-?\d{1,9}", str(value)) else None
 
 
+def _arguments(job: Mapping[str, Any]) -> list[str]:
+    """Those of its program."""
+    return _TAG.sub(" ", str(job.get("argument_list", ""))).split()
+
+
 def _node(job: Mapping[str, Any]) -> str:
-    """The host that a placeholder asks for. One of an earlier version may only say where it runs."""
+    """The host that a placeholder asks for, or the GPU of it that its agent is told.
+
+    One of an earlier version may only say where it runs.
+    """
     resources = job.get("Resource_List")
     requested = _REQUESTED.search(str(resources.get("select", ""))) if isinstance(resources, dict) else None
     if requested:
-        return requested[1]
+        pairs = itertools.pairwise(_arguments(job))
+        told = next((name for option, name in pairs if option == "--node"), "")
+        return told if node_of_unit(told) == requested[1] else requested[1]
     running = _HOST.match(str(job.get("exec_host", "")))
     return running[1] if running else ""

@@ -15,6 +15,7 @@ from malletrain.scavenger.acquisition.pbs_answers import (
     parse_pbs_ends,
     parse_pbs_jobs,
 )
+from malletrain.scavenger.machine.gpu_units import node_of_unit
 from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
 from malletrain.scavenger.machine.placeholders import EndedPlaceholder, ListedPlaceholder
 from malletrain.scavenger.sources.base import SourceError
@@ -39,6 +40,8 @@ class PbsBatchClient:
         log: File to which placeholders write.
         timeout_seconds: Time limit of each command.
         user: Whose jobs may be ours.
+        by_gpu: Whether placeholders hold single GPUs, named by `unit_name`, rather than whole hosts.
+        nice: By how much agents of single GPUs, and what they start, yield CPU time to others on their host.
     """
 
     run: RunCommand
@@ -49,6 +52,8 @@ class PbsBatchClient:
     log: str = "/dev/null"
     timeout_seconds: float = 30.0
     user: str = field(default_factory=own_user)
+    by_gpu: bool = False
+    nice: int = 0
 
     async def submit(self, node: str, seconds: float, facts: NodeFacts = NO_FACTS) -> str:
         """See `BatchClient`.
@@ -60,17 +65,18 @@ class PbsBatchClient:
 
         Even on an exclusive host, a job gets only the CPUs and GPUs that it asks for.
 
-        The whole host is asked for, also where it has several vnodes.
+        The whole host is asked for, also where it has several vnodes. A single GPU comes with CPUs and memory, and its
+        agent reports the host as unfit if PBS does not say which GPU it is: others would be used by main jobs.
         """
-        counts = {"ncpus": facts.cpus, "ngpus": facts.gpus}
-        chunk = ":".join([f"1:host={node}", *(f"{name}={count}" for name, count in counts.items() if count)])
-        program, *arguments = self.agent.on(node, "pbs-script", int(seconds))
+        chunk, place = self._wanted(node, facts)
+        of_gpu = ["--one-gpu", "--nice", f"{self.nice}"] if self.by_gpu else []
+        program, *arguments = [*self.agent.on(node, "pbs-script", int(seconds)), *of_gpu]
         attributes = (f"executable={program}", f"argument_list={''.join(map(argument_element, arguments))}")
         script = f"#!/bin/sh\n{CERTIFICATE_MARK}{await self.agent.certificate_line(node)}\n"
         answer = await self.run(
             [
                 *("qsub", "-q", self.queue, "-N", self.name, "-r", "n", "-j", "oe", "-o", self.log),
-                *("-l", f"select={chunk}", "-l", "place=exclhost", "-l", f"walltime={int(seconds)}"),
+                *("-l", f"select={chunk}", "-l", f"place={place}", "-l", f"walltime={int(seconds)}"),
                 *(*self.options, *(word for attribute in attributes for word in ("-W", attribute))),
             ],
             self.timeout_seconds,
@@ -90,6 +96,13 @@ class PbsBatchClient:
             if (end := await self._end_of(identifier)) is not None:
                 found[identifier] = end
         return found
+
+    def _wanted(self, node: str, facts: NodeFacts) -> tuple[str, str]:
+        """What is held: a chunk of one host, and how it is placed."""
+        memory = f"{facts.memory_mib}mb" if self.by_gpu and facts.memory_mib else ""
+        amounts = {"ncpus": facts.cpus, "ngpus": facts.gpus, "mem": memory}
+        chunk = [f"1:host={node_of_unit(node)}", *(f"{name}={amount}" for name, amount in amounts.items() if amount)]
+        return ":".join(chunk), "shared" if self.by_gpu else "exclhost"
 
     async def _end_of(self, identifier: str) -> EndedPlaceholder | None:
         """How a placeholder has ended; None if it has not."""

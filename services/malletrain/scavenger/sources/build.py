@@ -12,7 +12,7 @@ from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
 from malletrain.scavenger.machine.node_speeds import SpeedTold, ignore_speed
-from malletrain.scavenger.machine.observations import NodeFacts, gpu_memory_of
+from malletrain.scavenger.node_traits import facts_by_node
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import NodeSource, PlaceholderView
 from malletrain.scavenger.sources.mixed import MixedSource
@@ -66,7 +66,9 @@ def _source(
     if section.source == "static":
         if not section.nodes:
             raise InvalidInputError("scavenger.nodes", "at least one node for the static source")
-        return StaticSource(section.nodes, clock, _static_facts(section))
+        where = "scavenger.node_traits", "scavenger.nodes"
+        facts = facts_by_node(section.node_traits, section.nodes, section.gpu_memory_mib, *where)
+        return StaticSource(section.nodes, clock, facts)
     if section.source in ("slurm", "pbs", "slurm+pbs"):
         return _scheduler_source(section, settings, state_file, clock, credential, reclaim_timer, speed_told)
     if section.trace is None:
@@ -81,35 +83,6 @@ def _read(setting: str, path: Path) -> Trace:
     if not path.is_file():
         raise InvalidInputError(setting, "the path of a trace that is there", str(path))
     return read_trace(path)
-
-
-def _static_facts(section: ScavengerSettings) -> dict[str, NodeFacts]:
-    if not section.node_traits:
-        return {}
-    # The library that reads lists takes time to load.
-    from malletrain.scavenger.sources.schedulers.availability import UnreadableError
-    from malletrain.scavenger.sources.schedulers.hostlists import expand
-
-    found: dict[str, NodeFacts] = {}
-    known = frozenset(section.nodes)
-    for names, entry in section.node_traits.items():
-        field = f"scavenger.node_traits.{names}"
-        try:
-            listed = expand(names)
-        except UnreadableError as error:
-            raise InvalidInputError(field, "names of nodes", names) from error
-        kind = (entry.gpu_type or "gpu") if entry.gpus else ""
-        gpu_memory_mib = entry.gpu_memory_mib or gpu_memory_of(kind, section.gpu_memory_mib)
-        facts = NodeFacts(entry.pool, kind, entry.gpus, entry.features, entry.cores, entry.memory_mib, gpu_memory_mib)
-        for name in listed:
-            if name not in known:
-                raise InvalidInputError(field, "nodes that are in scavenger.nodes", name)
-            found.setdefault(name, facts)
-        if entry.gpu_type and not entry.gpus:
-            raise InvalidInputError(f"{field}.gpus", "at least 1, as there is a gpu_type", entry.gpus)
-        if entry.gpu_memory_mib and not entry.gpus:
-            raise InvalidInputError(f"{field}.gpus", "at least 1, as there is a gpu_memory_mib", entry.gpus)
-    return found
 
 
 def _scheduler_source(
@@ -140,11 +113,11 @@ def _scheduler_source(
         if not hold.held:
             return watched()
         demand = JobManagerDemand(settings.peer("job_manager"), credential)
-        of_slurm = section.slurm
+        of_scheduler = section.slurm if scheduler == "slurm" else section.pbs
         return build_held_source(
             *(scheduler, hold, watched, settings, section.debounce_seconds, clock, demand, reclaim_timer),
             section.node_check,
-            of_slurm.gpu_share.nice if scheduler == "slurm" and of_slurm.units == "gpus" else None,
+            of_scheduler.gpu_share.nice if of_scheduler.units == "gpus" else None,
             speed_told,
         )
 

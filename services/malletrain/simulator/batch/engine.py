@@ -7,6 +7,7 @@ from enum import StrEnum
 from heapq import heappop, heappush
 
 from malletrain.simulator.batch.cluster import BackfillReservation, ExpectedEnds, FreeNodes
+from malletrain.simulator.batch.dependencies import HeldJobs, add_submitted
 from malletrain.simulator.batch.policies import BatchPolicy, first_of, head_of
 from malletrain.simulator.batch.schedule import BatchRun, Schedule
 from malletrain.simulator.batch.wait_queue import Floats, WaitQueue
@@ -58,6 +59,8 @@ class _Simulation:
         self._waiting = WaitQueue()
         self._submitted = 0
         self._runs: list[BatchRun] = []
+        self._run_of: list[int] = []
+        self._held_back = HeldJobs(workload.jobs)
         # (end, index in runs): simultaneous ends are handled in the order of their starts.
         self._ends: list[tuple[float, int]] = []
         self._reserved: dict[int, float] = {}
@@ -81,16 +84,19 @@ class _Simulation:
 
     def _end_runs(self) -> None:
         while self._ends and self._ends[0][0] <= self._now_s:
-            run = self._runs[heappop(self._ends)[1]]
+            number = heappop(self._ends)[1]
+            run = self._runs[number]
             self._free.give_back(run.nodes)
             self._expected.remove(run.start_s + run.job.estimate_s, run.job.nodes)
+            for index in self._held_back.end(self._run_of[number]):
+                self._waiting.insert(index, self._jobs[index])
 
     def _submit_jobs(self) -> None:
         first = end = self._submitted
         while end < len(self._jobs) and self._jobs[end].submit_s <= self._now_s:
             end += 1
         if end > first:
-            self._waiting.add(first, self._jobs[first:end])
+            add_submitted(self._waiting, self._held_back, self._jobs, first, end)
             self._submitted = end
 
     def _decide(self) -> None:
@@ -139,5 +145,6 @@ class _Simulation:
         heappush(self._ends, (run.end_s, len(self._runs)))
         self._expected.add(self._now_s + job.estimate_s, job.nodes)
         self._runs.append(run)
+        self._run_of.append(index)
         if self._progress and len(self._runs) % _PROGRESS_EVERY == 0:
             self._progress(len(self._runs))

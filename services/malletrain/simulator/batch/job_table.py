@@ -11,10 +11,11 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.batch.machine import SSD_CLASSES_GB
 from malletrain.simulator.batch.workload import BatchJob, BatchWorkload
 
-COLUMNS = ("job", "submit_s", "nodes", "run_s", "estimate_s", "burst_buffer_gb", "ssd_gb")
+COLUMNS = ("job", "submit_s", "nodes", "run_s", "estimate_s", "burst_buffer_gb", "ssd_gb", "after")
 _REQUIRED = 5
 _MAX_SECONDS = 1e11
 _MAX_AMOUNT = 10**12
+_MAX_AFTER = 64
 
 
 def read_jobs(path: Path) -> tuple[BatchJob, ...]:
@@ -50,10 +51,14 @@ def write_jobs(workload: BatchWorkload, path: Path) -> None:
         numbers = list(range(1, len(numbers) + 1))
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        dependent = any(job.after for job in workload.jobs)
+        writer.writerow(COLUMNS if dependent else COLUMNS[:-1])
+        newest: dict[int, int] = {}
         for number, job in zip(numbers, workload.jobs, strict=True):
             times = (_number(value) for value in (job.run_s, job.estimate_s))
-            writer.writerow((number, _number(job.submit_s), job.nodes, *times, job.burst_buffer_gb, job.ssd_gb))
+            after = [" ".join(str(newest[name]) for name in job.after if name in newest)] if dependent else []
+            writer.writerow((number, _number(job.submit_s), job.nodes, *times, job.burst_buffer_gb, job.ssd_gb, *after))
+            newest[job.number] = number
     values: dict[str, object] = {"nodes": workload.nodes}
     if machine is not None:
         values["burst_buffer_gb"] = machine.burst_buffer_gb
@@ -68,7 +73,7 @@ def _jobs(rows: Iterable[list[str]], name: str) -> Iterator[BatchJob]:
     numbered = enumerate(rows, 1)
     _, header = next(numbered, (1, list[str]()))
     if not _REQUIRED <= len(header) <= len(COLUMNS) or tuple(header) != COLUMNS[: len(header)]:
-        wanted = f"{','.join(COLUMNS[:_REQUIRED])}[,{COLUMNS[5]}[,{COLUMNS[6]}]]"
+        wanted = f"{','.join(COLUMNS[:_REQUIRED])}[,{COLUMNS[5]}[,{COLUMNS[6]}[,{COLUMNS[7]}]]]"
         raise InvalidInputError(f"{name}:1: header", wanted, ",".join(header)[:120])
     known: set[int] = set()
     for line, row in numbered:
@@ -79,6 +84,9 @@ def _jobs(rows: Iterable[list[str]], name: str) -> Iterator[BatchJob]:
         job = _job(dict(zip(header, row, strict=True)), f"{name}:{line}", line)
         if job.number in known:
             raise InvalidInputError(f"{name}:{line}: job", "a number that no earlier line has", job.number)
+        for number in job.after:
+            if number not in known:
+                raise InvalidInputError(f"{name}:{line}: after", "numbers of jobs of earlier lines", number)
         known.add(job.number)
         yield job
 
@@ -93,7 +101,17 @@ def _job(values: dict[str, str], place: str, line: int) -> BatchJob:
         line=line,
         burst_buffer_gb=_whole(values, "burst_buffer_gb", place, 0) if "burst_buffer_gb" in values else 0,
         ssd_gb=_whole(values, "ssd_gb", place, 0) if "ssd_gb" in values else 0,
+        after=_after(values.get("after", ""), place),
     )
+
+
+def _after(text: str, place: str) -> tuple[int, ...]:
+    names = text.split()
+    if len(names) > _MAX_AFTER or not all(name.isascii() and name.isdigit() and len(name) <= 13 for name in names):
+        raise InvalidInputError(
+            f"{place}: after", f"at most {_MAX_AFTER} numbers of jobs with blanks between", text[:120]
+        )
+    return tuple(dict.fromkeys(map(int, names)))
 
 
 def _whole(values: dict[str, str], column: str, place: str, least: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.selection.adaptive import AdaptiveTradeOff
 from malletrain.selection.methods import SelectionMethod, check_method, methods_for
 from malletrain.selection.problem import MachineResources
 from malletrain.selection.rule import check_trade_off
@@ -69,13 +70,15 @@ def check_settings(workload: BatchWorkload, settings: WindowSettings) -> None:
     """Refuse settings that do not suit a machine, before anything runs.
 
     Raises:
-        InvalidInputError: the method needs SSDs, or the factor can't be used.
+        InvalidInputError: the method needs SSDs, the factor can't be used, or it can't adapt to this machine.
     """
     if settings.selection is None:
         return
     machine = machine_with(workload)
     check_method(settings.selection.method, machine)
     check_trade_off(settings.selection.trade_off or Fraction(0), machine)
+    if settings.adaptive:
+        AdaptiveTradeOff(machine)
 
 
 def method_run(

@@ -9,6 +9,9 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.selection.problem import MAX_JOBS
 from malletrain.selection.select import SelectionSettings
 
+QUEUE_PER_WINDOW = 4
+"""With a size that follows the queue, a window has one of so many waiting jobs."""
+
 
 class Starved(StrEnum):
     """What a job past the starvation bound gets: a start as soon as it fits, or a reservation besides."""
@@ -30,11 +33,14 @@ class WindowSettings:
 
     Attributes:
         selection: How jobs are selected; None: in order, with backfilling, without a window.
-        window: Jobs of the window.
+        window: Jobs of the window; with `most_window` the fewest.
         starvation_bound: Passes that a job may stay in the window.
         starved: What a job past the bound gets.
         reserve: What reservations look at.
         backfill_depth: How many jobs from the front of the queue backfilling looks at; None: all.
+        most_window: The most jobs of a window whose size follows the queue: a quarter of the jobs that wait; None: it
+            has always as many.
+        adaptive: Whether the factor of BBSched's rule follows the workload (`malletrain.selection.adaptive`).
 
     Raises:
         InvalidInputError: a number is out of its range.
@@ -46,6 +52,8 @@ class WindowSettings:
     starved: Starved = Starved.FORCE
     reserve: ReservedKinds = ReservedKinds.ALL
     backfill_depth: int | None = None
+    most_window: int | None = None
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= MAX_JOBS:
@@ -54,6 +62,14 @@ class WindowSettings:
             raise InvalidInputError("starvation_bound", "at least 1 pass", self.starvation_bound)
         if self.backfill_depth is not None and self.backfill_depth < 1:
             raise InvalidInputError("backfill_depth", "at least 1 job", self.backfill_depth)
+        if self.most_window is not None and not self.window <= self.most_window <= MAX_JOBS:
+            raise InvalidInputError("most_window", f"{self.window} to {MAX_JOBS} jobs", self.most_window)
+
+    def size_for(self, waiting: int) -> int:
+        """Jobs of the window where so many wait (BBSched, §3.1: static, or by the length of the queue)."""
+        if self.most_window is None:
+            return self.window
+        return min(self.most_window, max(self.window, -(-waiting // QUEUE_PER_WINDOW)))
 
 
 @dataclass(slots=True)

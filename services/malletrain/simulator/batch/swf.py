@@ -60,6 +60,7 @@ class SwfRecord:
         status: 0: failed, 1: completed, 2 to 4: part of a job that has a line of its own, 5: cancelled.
         burst_buffer_gb: Burst buffer that the user asked for in GB; unknown is 0.
         ssd_gb: Local SSD of each node that the user asked for in GB; unknown is 0.
+        preceding: Number of the job after whose end it may start.
     """
 
     line: int
@@ -72,6 +73,7 @@ class SwfRecord:
     status: int
     burst_buffer_gb: int = 0
     ssd_gb: int = 0
+    preceding: int = -1
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,7 @@ def _record(words: list[str], name: str, line: int, beyond: int) -> SwfRecord:
         status=int(values[10]),
         burst_buffer_gb=requests[0] if requests else 0,
         ssd_gb=requests[1] if len(requests) > 1 else 0,
+        preceding=int(values[16]) if values[16].is_integer() and abs(values[16]) < _MAX_SECONDS else -1,
     )
 
 

@@ -71,6 +71,16 @@ class WaitQueue:
         self._submit_s[begin:end] = [job.submit_s for job in jobs]
         self._count = end
 
+    def insert(self, index: int, job: BatchJob) -> None:
+        """Put a job that was held back where its submission belongs."""
+        place, end = int(self.indices.searchsorted(index)), self._count
+        self._make_room(end + 1)
+        values = (index, job.nodes, job.estimate_s, job.submit_s)
+        for column, value in zip((self._index, self._nodes, self._estimate_s, self._submit_s), values, strict=True):
+            column[place + 1 : end + 1] = column[place:end].copy()
+            column[place] = value
+        self._count = end + 1
+
     def remove(self, position: int) -> None:
         """Remove the job at a position."""
         end = self._count

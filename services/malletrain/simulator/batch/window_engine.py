@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 
 import numpy as np
 
+from malletrain.selection.adaptive import AdaptiveTradeOff
 from malletrain.selection.problem import MachineResources, ReservedResources, ResourceRequest, SelectionProblem
 from malletrain.selection.select import SelectionSettings, select
+from malletrain.simulator.batch.dependencies import HeldJobs, add_submitted
 from malletrain.simulator.batch.engine import Overrun
 from malletrain.simulator.batch.policies import BatchPolicy
 from malletrain.simulator.batch.resources import (
@@ -75,10 +78,13 @@ class _WindowSimulation:
         self._waiting = WaitQueue()
         self._submitted = 0
         self._runs: list[BatchRun] = []
+        self._run_of: list[int] = []
+        self._held_back = HeldJobs(self._jobs)
         self._held: list[Amounts] = []
         self._ends: list[tuple[float, int]] = []
         self._reserved: dict[int, float] = {}
         self._promised: dict[int, float] = {}
+        self._trade_off = AdaptiveTradeOff(self._machine) if settings.adaptive else None
         self._stays = [0] * len(self._jobs)
         self._now_s = 0.0
         self.counts = SelectionCounts()
@@ -103,23 +109,27 @@ class _WindowSimulation:
             run, held = self._runs[index], self._held[index]
             self._free.give_back(run.nodes, held.burst_buffer_gb)
             self._expected.remove(run.start_s + run.job.estimate_s, held)
+            for later in self._held_back.end(self._run_of[index]):
+                self._waiting.insert(later, self._jobs[later])
 
     def _submit_jobs(self) -> None:
         first = end = self._submitted
         while end < len(self._jobs) and self._jobs[end].submit_s <= self._now_s:
             end += 1
         if end > first:
-            self._waiting.add(first, self._jobs[first:end])
+            add_submitted(self._waiting, self._held_back, self._jobs, first, end)
             self._submitted = end
 
     def _decide(self) -> None:
         queue = self._queue()
         reserved = None
-        if self._settings.selection is not None:
+        selection = self._selection(queue)
+        if selection is not None:
+            size = self._settings.size_for(len(queue))
             while queue:
-                window = queue[: self._settings.window]
+                window = queue[:size]
                 reserved = self._start_starved(window)
-                self._select(window, reserved, self._settings.selection)
+                self._select(window, reserved, selection)
                 left = [job for job in window if self._waits(job)]
                 for job in left:
                     self._stays[job] += 1
@@ -135,6 +145,15 @@ class _WindowSimulation:
         if queue and self._policy.backfills:
             head = reserved or self._reserve(queue[0])
             self._backfill(queue[: self._settings.backfill_depth], head)
+
+    def _selection(self, queue: Sequence[int]) -> SelectionSettings | None:
+        """How jobs are selected in this pass: with the factor that the workload has taught so far, if it may."""
+        if self._settings.selection is None or self._trade_off is None:
+            return self._settings.selection
+        waiting = np.array(queue, dtype=np.int64)
+        wanted = int(self._nodes[waiting].sum()), int(self._burst_buffer[waiting].sum())
+        factor = self._trade_off.observe(self._now_s, *wanted)
+        return replace(self._settings.selection, trade_off=factor)
 
     def _queue(self) -> list[int]:
         """Indices of the waiting jobs in the base order."""
@@ -243,6 +262,7 @@ class _WindowSimulation:
         heappush(self._ends, (run.end_s, len(self._runs)))
         self._expected.add(self._now_s + job.estimate_s, taken)
         self._runs.append(run)
+        self._run_of.append(index)
         self._held.append(taken)
         if self._progress and len(self._runs) % _PROGRESS_EVERY == 0:
             self._progress(len(self._runs))

@@ -29,6 +29,7 @@ class BatchJob:
         line: Line number in the log, from 1; 0 if it is not from a log.
         burst_buffer_gb: Shared burst buffer that it needs in GB, at least 0.
         ssd_gb: Local SSD that it needs on each node in GB, at least 0.
+        after: Numbers of the jobs that have to end before it may start.
     """
 
     number: int
@@ -39,6 +40,7 @@ class BatchJob:
     line: int = 0
     burst_buffer_gb: int = 0
     ssd_gb: int = 0
+    after: tuple[int, ...] = ()
 
     @property
     def request(self) -> ResourceRequest:
@@ -269,6 +271,7 @@ def _job(record: SwfRecord, per_node: int) -> BatchJob:
         line=record.line,
         burst_buffer_gb=record.burst_buffer_gb,
         ssd_gb=record.ssd_gb,
+        after=(record.preceding,) if record.preceding > 0 else (),
     )
 
 

@@ -9,6 +9,8 @@ from math import isfinite
 from statistics import fmean
 
 from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
+from malletrain.job_manager.machine.jobs import JobSpec
+from malletrain.model.job_value import LINEAR_VALUE
 from malletrain.scavenger.idle_trace import Fragment, Trace
 from malletrain.simulator.journal.decided import changes_of, curve_of, recorded_progress
 from malletrain.simulator.journal.record import Journal, RecordedJob
@@ -152,6 +154,10 @@ def mean_boot(recorded: RecordedJob) -> float:
     return fmean(change.boot_s for change in changes) if changes else 0.0
 
 
+def _is_special(spec: JobSpec) -> bool:
+    return bool(spec.permitted_nodes) or spec.weight != 1 or spec.value != LINEAR_VALUE
+
+
 def _notes(journal: Journal, present: Sequence[RecordedJob], begin_unix: float) -> list[str]:
     """What of the present jobs and of the system is not as it was, in sentences."""
     alone = [recorded for recorded in present if not recorded.job.fleet_id]
@@ -162,7 +168,7 @@ def _notes(journal: Journal, present: Sequence[RecordedJob], begin_unix: float) 
     idle_jobs = sum(recorded in known and _total(recorded) <= 0 for recorded in ended)
     cut = sum(recorded.job.state.value in ("CANCELLED", "FAILED") and _total(recorded) > 0 for recorded in ended)
     endless = sum(not recorded.job.state.final and not recorded.job.spec.target_samples for recorded in alone)
-    special = sum(bool(recorded.job.spec.permitted_nodes) or recorded.job.spec.weight != 1 for recorded in alone)
+    special = sum(_is_special(recorded.job.spec) for recorded in alone)
     counted = (
         (early, "submitted before the idle set is first known: nothing is known of the nodes of that time"),
         (len(present) - len(alone), "of a fleet, which is not replayed: its nodes are others' here"),
@@ -170,7 +176,7 @@ def _notes(journal: Journal, present: Sequence[RecordedJob], begin_unix: float) 
         (idle_jobs, "not replayed: ended without having trained"),
         (cut, "cancelled or failed: here they end after as many samples as they had processed"),
         (endless, "still there and without a target: here they never end"),
-        (special, "submitted with weights or permitted scales, which are left out here"),
+        (special, "submitted with weights, values or permitted scales, which are left out here"),
     )
     found = [f"{count} {'job was' if count == 1 else 'jobs were'} {what}." for count, what in counted if count]
     if starts:

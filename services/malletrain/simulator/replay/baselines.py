@@ -9,6 +9,7 @@ from math import floor
 from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
 from malletrain.allocator.problem.objective import scale_rates
 from malletrain.allocator.solvers.choice_table import ChoiceTable, ObjectiveParameters
+from malletrain.model.job_value import LINEAR_VALUE
 from malletrain.simulator.replay.arrivals import places
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.job_set import ReplayJob
@@ -63,7 +64,9 @@ def static_outcome(jobs: Sequence[ReplayJob], nodes: float, options: ReplayOptio
 def static_rate(jobs: Sequence[ReplayJob], nodes: float, metric: ObjectiveMetric) -> float:
     """Metric per second of jobs that all run at once on static nodes; linear between whole numbers of nodes."""
     below = floor(nodes)
-    table = ChoiceTable.of([scale_rates(job.with_costs(0.0).demand(), metric, below + 1) for job in jobs])
+    table = ChoiceTable.of(
+        [scale_rates(replace(job.with_costs(0.0), value=LINEAR_VALUE).demand(), metric, below + 1) for job in jobs]
+    )
     low, high = (
         table.choose([0] * len(jobs), pool, ObjectiveParameters(1.0, CostModel.STALL)).objective
         for pool in (below, below + 1)

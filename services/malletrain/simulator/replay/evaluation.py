@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace
+from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.simulator.replay.baselines import endless_work, free_options, outcome_of, static_outcome
 from malletrain.simulator.replay.burst_buffer_figures import BurstBufferFigures, burst_buffer_figures
 from malletrain.simulator.replay.fast_engine import Progress, run_replay
+from malletrain.simulator.replay.job_needs import check_suitable
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.metrics import Baselines, Metrics, measure
 from malletrain.simulator.replay.node_events import NodeEvent, node_events, resource_integral
@@ -18,18 +21,34 @@ from malletrain.simulator.replay.options import ReplayEngine, ReplayOptions
 from malletrain.simulator.replay.records import JobRecord, ReplayResult
 from malletrain.simulator.services.engine import run_services_replay
 
+NO_NODE_FACTS: Mapping[str, NodeFacts] = MappingProxyType({})
+"""Nothing is known of nodes but their names."""
+
 
 @dataclass(frozen=True)
 class Scenario:
-    """Input of a replay: all nodes in the trace's order, the changes of the idle set, and the duration in seconds."""
+    """Input of a replay.
+
+    Attributes:
+        nodes: All nodes in the trace's order.
+        events: The changes of the idle set.
+        duration_s: The duration in seconds.
+        facts: What nodes are, of which that is known; only the services engine takes notice of it.
+    """
 
     nodes: tuple[str, ...]
     events: tuple[NodeEvent, ...]
     duration_s: float
+    facts: Mapping[str, NodeFacts] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def of(cls, trace: Trace, duration_s: float) -> Scenario:
+    def of(cls, trace: Trace, duration_s: float, facts: Mapping[str, NodeFacts] = NO_NODE_FACTS) -> Scenario:
         """The first seconds of a trace.
+
+        Args:
+            trace: The trace.
+            duration_s: So many seconds of it.
+            facts: What nodes are.
 
         Raises:
             InvalidInputError: no node is idle in that time.
@@ -37,11 +56,12 @@ class Scenario:
         events = node_events(trace, duration_s)
         if not events:
             raise InvalidInputError("--hours", "a time in which at least one node is idle", duration_s / 3600.0)
-        return cls(trace.nodes, tuple(events), duration_s)
+        return cls(trace.nodes, tuple(events), duration_s, facts)
 
     def until(self, seconds: float) -> Scenario:
         """The same until an earlier end, in seconds."""
-        return Scenario(self.nodes, tuple(event for event in self.events if event.time_s < seconds), seconds)
+        events = tuple(event for event in self.events if event.time_s < seconds)
+        return replace(self, events=events, duration_s=seconds)
 
     @property
     def node_hours(self) -> float:
@@ -94,7 +114,8 @@ def evaluate(
     U and its bound suppose that there is always work. Where the queue runs empty before the end, they are of the time
     until then, in which free rescaling may need the job set once more.
 
-    The quota of burst buffer is the replay's alone: neither the zero-cost bound nor the static nodes know one.
+    The quota of burst buffer, and what jobs need of their nodes, are the replay's alone: for the zero-cost bound and on
+    static nodes there is no quota, and any node suits any job.
 
     Args:
         scenario: Nodes and events.
@@ -105,12 +126,16 @@ def evaluate(
         seconds: Clock for wall_seconds.
 
     Raises:
-        InvalidInputError: a job asks for more burst buffer than the quota.
+        InvalidInputError: a job asks for more burst buffer than the quota, or for nodes of which there are too few.
     """
     options.check_requests(jobs)
+    check_suitable(jobs, scenario.nodes, scenario.facts)
     started = seconds()
-    run = run_services_replay if options.engine is ReplayEngine.SERVICES else run_replay
-    result = run(scenario.events, scenario.nodes, jobs, options, progress)
+    if options.engine is ReplayEngine.SERVICES:
+        of_nodes = scenario.facts
+        result = run_services_replay(scenario.events, scenario.nodes, jobs, options, progress, facts=of_nodes)
+    else:
+        result = run_replay(scenario.events, scenario.nodes, jobs, options, progress)
     wall_seconds = seconds() - started
     empty = result.queue_empty
     busy = scenario if empty is None else scenario.until(empty.time_s)

@@ -19,6 +19,7 @@ from malletrain.job_manager.machine.admission import (
     first_in_line,
 )
 from malletrain.job_manager.machine.fair_share import OwnerUse, settled, weighed
+from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.machine.stays import LearnedStay
 from malletrain.simulator.replay.arrivals import Arrivals, QueueEmpty
 from malletrain.simulator.replay.charges import charges_of
@@ -100,7 +101,12 @@ def run_replay(
 
     Returns:
         Every decision and every job that was admitted. The same arguments give the same result.
+
+    Raises:
+        InvalidInputError: a job needs certain nodes, and this is not the zero-cost bound, for which any node suits.
     """
+    if not options.free and any(job.needs for job in jobs):
+        raise InvalidInputError("--engine", "services: only it knows what jobs need of their nodes", "fast")
     return _Replay(events, nodes, jobs, options, advisor).run(progress)
 
 

@@ -7,13 +7,19 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from malletrain.allocator.problem.allocation_problem import JobDemand
 from malletrain.job_manager.machine.admission import MAX_BURST_BUFFER_GB
+from malletrain.model.job_value import LINEAR_VALUE, SpeedValue
+from malletrain.model.node_needs import MAX_AMOUNTS, NO_NEEDS, NeedError, NodeNeeds, check_needs
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.job_values import parse_value
 
 JOB_COLUMNS = ("job", "model", "submit_s", "scale_up_s", "scale_down_s", "min_nodes", "max_nodes", "samples")
+NEED_COLUMNS = ("gpu", "gpu_memory_mib", "gpus", "cores", "memory_mib", "constraint", "pool", "excluded_nodes")
+"""Columns that a job set may have: the fields of `NodeNeeds`; nodes with blanks between."""
 SCALING_COLUMNS = ("model", "nodes", "samples_per_s")
 Curves = dict[str, tuple[ScalingPoint, ...]]
 
@@ -36,6 +42,8 @@ class ReplayJob:
         burst_buffer_gb: Burst buffer that it holds from admission to its end, in GB.
         boot_s: How long new workers boot before a growth, while the others train on, in seconds. The fast engine takes
             no notice of it.
+        value: What its speed is worth.
+        needs: What it needs of each of its nodes. Only the services engine can tell nodes apart.
     """
 
     id: str
@@ -50,14 +58,22 @@ class ReplayJob:
     owner: str = ""
     burst_buffer_gb: int = 0
     boot_s: float = 0.0
+    value: SpeedValue = LINEAR_VALUE
+    needs: NodeNeeds = NO_NEEDS
 
     def demand(self) -> JobDemand:
-        """The job as part of an allocation problem."""
-        return JobDemand(self.id, self.min_nodes, self.max_nodes, self.curve, self.scale_up_s, self.scale_down_s)
+        """The job as part of an allocation problem; of a deadline nothing is in it, since that depends on the time."""
+        up, down, value = self.scale_up_s, self.scale_down_s, self.value.curve
+        return JobDemand(self.id, self.min_nodes, self.max_nodes, self.curve, up, down, value=value)
+
+    @property
+    def due_s(self) -> float | None:
+        """Its deadline in seconds; None: it has none."""
+        return None if self.value.deadline is None else self.submit_s + self.value.deadline.seconds
 
     def free(self) -> ReplayJob:
-        """The same job for the zero-cost bound: no stalls, nothing to boot, and no burst buffer to wait for."""
-        return replace(self, scale_up_s=0.0, scale_down_s=0.0, burst_buffer_gb=0, boot_s=0.0)
+        """The same job for the zero-cost bound: no stalls, nothing to boot, any node, no burst buffer to wait for."""
+        return replace(self, scale_up_s=0.0, scale_down_s=0.0, burst_buffer_gb=0, boot_s=0.0, needs=NO_NEEDS)
 
     def with_costs(self, factor: float) -> ReplayJob:
         """The same job with its stalls multiplied by a factor (BFTrainer, Fig. 16)."""
@@ -83,7 +99,9 @@ def read_job_set(jobs: Path, scaling: Path) -> tuple[ReplayJob, ...]:
     """Read a job set (CSV `job,model,submit_s,…`) with its scaling table (CSV `model,nodes,samples_per_s`).
 
     A job set may have the column `owner`; without it all jobs are one owner's. It may have the column
-    `burst_buffer_gb`; without it no job asks for any. It may have the column `boot_s`; without it nothing boots.
+    `burst_buffer_gb`; without it no job asks for any. It may have the column `boot_s`; without it nothing boots. It may
+    have the column `value`, with values as `malletrain submit --value` takes them; deadlines count from the submission.
+    It may have columns of `NEED_COLUMNS`, what a job needs of each of its nodes; an empty field asks for nothing.
 
     Returns:
         The jobs in the order of their submission; equal times keep the file's order.
@@ -157,7 +175,16 @@ def _job(at: str, row: dict[str, str], curves: Curves, scaling: Path) -> ReplayJ
         owner=row.get("owner", "").strip(),
         burst_buffer_gb=_burst_buffer(at, row),
         boot_s=_number(at, row, "boot_s", "seconds, at least 0") if "boot_s" in row else 0.0,
+        value=_value(f"{at}: value", row.get("value", "")),
+        needs=_needs(at, row),
     )
+
+
+def _value(at: str, text: str) -> SpeedValue:
+    value = parse_value(text, at)
+    if value.deadline is not None and not value.deadline.after_submission:
+        raise InvalidInputError(at, "a deadline after the submission, such as deadline=24h: traces have no dates", text)
+    return value
 
 
 def _burst_buffer(at: str, row: dict[str, str]) -> int:
@@ -166,6 +193,24 @@ def _burst_buffer(at: str, row: dict[str, str]) -> int:
     most = float(MAX_BURST_BUFFER_GB)
     expected = f"whole GB, 0 to {MAX_BURST_BUFFER_GB}"
     return int(_number(at, row, "burst_buffer_gb", expected, lambda gb: gb.is_integer() and gb <= most))
+
+
+def _needs(at: str, row: dict[str, str]) -> NodeNeeds:
+    found: dict[str, Any] = {}
+    for name in NEED_COLUMNS:
+        text = row.get(name, "").strip()
+        if not text:
+            continue
+        if name in MAX_AMOUNTS:
+            found[name] = int(_number(at, row, name, "a whole number, at least 0", lambda value: value.is_integer()))
+        else:
+            found[name] = tuple(text.split()) if name == "excluded_nodes" else text
+    needs = NodeNeeds(**found)
+    try:
+        check_needs(needs)
+    except NeedError as error:
+        raise InvalidInputError(f"{at}: {error.field}", error.expected, error.got) from error
+    return needs
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:

@@ -10,7 +10,7 @@ from malletrain.allocator.problem.forward_time import NOTHING_OBSERVED, ForwardP
 from malletrain.allocator.solvers.choice_table import NO_LIMIT, ChoiceTable, ObjectiveParameters
 from malletrain.allocator.solvers.owner_knapsack import OwnerGroup, owner_groups
 from malletrain.simulator.replay.options import ReplayOptions, ReplayPolicy
-from malletrain.simulator.replay.running_job import RunningJob
+from malletrain.simulator.replay.running_job import RunningJob, choices_at
 
 Decide = Callable[[Sequence[RunningJob], int], Sequence[int]]
 """From the admitted jobs in their order, and the number of idle nodes, to the new number of nodes of each job."""
@@ -46,7 +46,7 @@ def decider(
 
 
 class _Allocator:
-    """The production allocator. The choice table is rebuilt only when other jobs are admitted."""
+    """The production allocator. The choice table is rebuilt when other jobs are admitted, or a job has a deadline."""
 
     def __init__(
         self, options: ReplayOptions, stays: Callable[[], Iterable[float]], clock: Callable[[], float]
@@ -59,10 +59,10 @@ class _Allocator:
         self._table = ChoiceTable.of(())
 
     def __call__(self, jobs: Sequence[RunningJob], pool: int) -> Sequence[int]:
-        if jobs != self._jobs:
-            self._jobs = list(jobs)
-            self._table = ChoiceTable.of([run.choices for run in jobs])
         options = self._options
+        if jobs != self._jobs or any(run.job.value.deadline for run in jobs):
+            self._jobs = list(jobs)
+            self._table = ChoiceTable.of([choices_at(run, options, self._clock()) for run in jobs])
         # The published code's big-M is |N| + 1, which lets a job change by half of that in one solve.
         most = (pool + 1) // 2 if options.paper_quirks else NO_LIMIT
         parameters = ObjectiveParameters(self._forward_s(jobs), options.cost_model, most)

@@ -165,8 +165,7 @@ def work_ended_s(result: ReplayResult) -> float | None:
 
 def unit_of(run: RunningJob) -> float:
     """Value of a sample of a job in the metric."""
-    one = next((count for count, rate in enumerate(run.speeds) if rate > 0), 0)
-    return float(run.choices.held_rates[one] / run.speeds[one]) if one else 1.0
+    return run.unit
 
 
 def outcome_so_far(ended: Iterable[JobRecord], running: Iterable[RunningJob], now_s: float) -> float:

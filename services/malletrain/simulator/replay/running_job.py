@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
-from malletrain.allocator.problem.objective import ScaleRates, rates, scale_rates
+from malletrain.allocator.problem.objective import ScaleRates, metric_scale, rates, scale_rates
+from malletrain.model.job_value import curve_at
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.options import ReplayOptions
 
@@ -30,6 +31,7 @@ class RunningJob:
         finish_s: When it will be done if nothing changes, in seconds.
         broken: Whether it has lost nodes in the present event.
         share_weight: Factor of its value in the objective that comes from its owner's fair share.
+        unit: What a sample counts for in the metric, whatever its owner's value curve makes of it.
     """
 
     job: ReplayJob
@@ -54,6 +56,7 @@ class RunningJob:
     preemption_samples: float = 0.0
     rescale_samples: float = 0.0
     share_weight: float = 1.0
+    unit: float = 1.0
 
     @property
     def count(self) -> int:
@@ -103,16 +106,27 @@ def admit(job: ReplayJob, options: ReplayOptions, nodes: int, now_s: float) -> R
     """
     most = min(job.max_nodes, job.curve[-1].nodes, nodes)
     most = most if most >= job.min_nodes else 0
+    found = speeds(job, most)
     return RunningJob(
         job=job,
         choices=scale_rates(job.demand(), options.metric, nodes),
-        speeds=speeds(job, most),
+        speeds=found,
         most=most,
         fixed=min(most, max(job.min_nodes, options.fixed_nodes or most)),
         admitted_s=now_s,
         nodes=set(),
         since_s=now_s,
+        unit=metric_scale(job.demand(), options.metric) if any(found) else 1.0,
     )
+
+
+def choices_at(run: RunningJob, options: ReplayOptions, now_s: float) -> ScaleRates:
+    """The scales of a job with what they count for at a time in seconds: a deadline makes of them something else."""
+    job = run.job
+    if job.value.deadline is None:
+        return run.choices
+    value = curve_at(job.value, job.submit_s, now_s, job.samples - run.done_at(now_s))
+    return scale_rates(replace(job.demand(), value=value), options.metric, run.most)
 
 
 def speeds(job: ReplayJob, nodes: int) -> list[float]:

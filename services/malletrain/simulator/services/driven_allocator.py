@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from math import inf
 
@@ -20,15 +20,19 @@ from malletrain.allocator.machine.stimuli import (
     Stimulus,
 )
 from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem
-from malletrain.allocator.problem.planner import PlannableJob, PlannableNode
+from malletrain.allocator.problem.planner import LINEAR_PLAN, PlannableJob, PlannableNode, PlannedValue
 from malletrain.allocator.problem.training_environment import training_environment
 from malletrain.allocator.solvers.choice_table import choose
 from malletrain.allocator.solvers.placement import place
 from malletrain.job_manager.machine.jobs import Job, JobSpec, LauncherBackend
 from malletrain.model.job_state import JobState
+from malletrain.model.job_value import LINEAR_VALUE
 from malletrain.model.topology import TopologyPreference
 from malletrain.runtime.kernel.recording import Moment
 from malletrain.simulator.services.event_queue import EventQueue
+
+AskSamples = Callable[[Sequence[str]], Mapping[str, int]]
+"""From jobs with a deadline to how many samples they have trained on."""
 
 
 class DrivenAllocator:
@@ -41,6 +45,7 @@ class DrivenAllocator:
         plan_seconds: float,
         nodes: Callable[[], Iterable[PlannableNode]],
         apply_plan: Callable[[Plan], PlanAnswered],
+        samples: AskSamples = lambda _: {},
     ) -> None:
         """Drive a machine.
 
@@ -50,11 +55,13 @@ class DrivenAllocator:
             plan_seconds: Seconds from a plan's input to its arrival at JobManager.
             nodes: Asks the Scavenger for the idle nodes with their present stays.
             apply_plan: Sends a plan to JobManager.
+            samples: Tells how many samples jobs with a deadline have trained on.
         """
         self._queue = queue
         self._machine = machine
         self._plan_seconds = plan_seconds
         self._nodes = nodes
+        self._samples = samples
         self._apply_plan = apply_plan
         self._next_due = inf
 
@@ -63,7 +70,7 @@ class DrivenAllocator:
         for effect in self._machine.advance(stimulus, Moment(self._queue.now, self._queue.now)):
             match effect:
                 case AskPeers():
-                    self.apply(PeersAnswered(nodes=tuple(self._nodes())))
+                    self.apply(PeersAnswered(nodes=tuple(self._nodes()), samples=self._samples(effect.deadlines)))
                 case Solve():
                     self.apply(Solved(tuple(map(_solve, effect.problems))))
                 case ApplyPlan():
@@ -94,8 +101,8 @@ def _solve(problem: AllocationProblem) -> Allocation:
 def job_as_reported(job: Job) -> CachedJob:
     """What the Allocator hears of a job: what `job_manager/wire.py` and `allocator/wire/messages.py` make of it.
 
-    A field of a job that plans depend on belongs in `JobTerms`, or in all three. What jobs need of their nodes, and how
-    near these are to be, is left out: replays do not know what nodes are.
+    A field of a job that plans depend on belongs in `JobTerms`, or in all three. How near its nodes are to be to each
+    other is left out: replays do not know where nodes are.
     """
     spec = job.usable_spec
     return CachedJob(
@@ -109,6 +116,10 @@ def job_as_reported(job: Job) -> CachedJob:
             current_nodes=job.commanded,
             owner=job.owner,
             share_weight=job.share_weight,
+            value=PlannedValue(spec.value, job.create_time, spec.target_samples, job.samples)
+            if spec.value != LINEAR_VALUE
+            else LINEAR_PLAN,
+            needs=spec.needs,
         ),
         state=job.state,
         admitted=job.admitted,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby, islice
+from math import ceil
+from types import MappingProxyType
 
 from malletrain.allocator.machine.cluster_cache import CachedProfile
 from malletrain.allocator.problem.planner import JobCurve
@@ -14,6 +17,8 @@ from malletrain.job_manager.machine.state import JobEvent
 from malletrain.job_manager.machine.stimuli import Completion, Outcome
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.model.job_state import JobState
+from malletrain.model.job_value import LINEAR_VALUE
+from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.simulator.replay.arrivals import Arrivals, QueueEmpty
 from malletrain.simulator.replay.fast_engine import Progress
 from malletrain.simulator.replay.job_set import ReplayJob
@@ -28,7 +33,9 @@ from malletrain.simulator.services.simulated_services import OnPlan, ServicesOpt
 _WAITING_JOBS = 2
 """Most jobs per place that wait in JobManager's queue. Later ones are submitted when places become free: the order is
 the same, and a long queue would only make every transaction slower. Where it matters whose job is whose, or jobs ask
-for burst buffer, the order depends on all jobs that wait, and none is kept back."""
+for burst buffer, the order depends on all jobs that wait, and none is kept back; nor where deadlines count from the
+submission."""
+_NOT_KNOWN: Mapping[str, NodeFacts] = MappingProxyType({})
 _DEADLINE_STALLS = 2.0
 """JobManager's deadline of a rescale is at least this many times the job set's longest stall."""
 
@@ -41,6 +48,7 @@ def run_services_replay(
     progress: Progress = lambda _: None,
     settings: ServicesOptions | None = None,
     on_plan: OnPlan = lambda *_: None,
+    facts: Mapping[str, NodeFacts] = _NOT_KNOWN,
 ) -> ReplayResult:
     """Replay elastic jobs on the idle nodes of a trace, as `fast_engine.run_replay` does.
 
@@ -55,12 +63,13 @@ def run_services_replay(
         progress: Told the simulated second after every row.
         settings: Settings of the services; None: those of `services_options`.
         on_plan: Called with the simulated second, each plan and its answer.
+        facts: What nodes are, of which that is known: their pools, and what jobs need of them.
 
     Returns:
         Every row and every job that was admitted. The same arguments give the same result.
     """
     settings = settings or services_options(options, jobs)
-    return _ServicesReplay(events, nodes, jobs, options, settings, on_plan).run(progress)
+    return _ServicesReplay(events, nodes, jobs, options, settings, on_plan, facts).run(progress)
 
 
 def services_options(options: ReplayOptions, jobs: Sequence[ReplayJob]) -> ServicesOptions:
@@ -99,6 +108,7 @@ class _ServicesReplay:
         options: ReplayOptions,
         settings: ServicesOptions,
         on_plan: OnPlan,
+        facts: Mapping[str, NodeFacts],
     ) -> None:
         self._events = events
         self._arrivals = Arrivals(jobs, options)
@@ -106,12 +116,20 @@ class _ServicesReplay:
         self._queue = EventQueue()
         self._training = ReplayTraining(self._queue, options, len(nodes), self._finish)
         self._services = SimulatedServices(
-            self._queue, self._training, settings, nodes=nodes, record=self._record, on_plan=on_plan
+            self._queue,
+            self._training,
+            settings,
+            nodes=nodes,
+            facts=facts,
+            record=self._record,
+            on_plan=on_plan,
+            samples=self._samples,
         )
         self._by_id: dict[str, ReplayJob] = {}
         self._submitted = self._waiting = 0
         shares = options.shares([job.owner for job in jobs])
-        all_matter = shares or (not options.free and any(job.burst_buffer_gb for job in jobs))
+        asking = not options.free and any(job.burst_buffer_gb for job in jobs)
+        all_matter = shares or asking or any(job.value.deadline for job in jobs)
         self._room = len(jobs) if all_matter else _WAITING_JOBS * options.max_parallel
         self._idle: dict[str, float] = {}
         self._event: NodeEvent | None = None
@@ -140,6 +158,10 @@ class _ServicesReplay:
         self._idle.update(event.joined)
         self._training.lose(event.left)
         self._services.set_idle(self._idle)
+
+    def _samples(self, jobs: Sequence[str]) -> dict[str, int]:
+        running, now = self._training.running, self._queue.now
+        return {job_id: int(running[job_id].done_at(now)) for job_id in jobs if job_id in running}
 
     def _note_queue(self) -> None:
         """Note when the queue is empty for good."""
@@ -224,11 +246,13 @@ class _ServicesReplay:
 def _spec(job: ReplayJob) -> JobSpec:
     """What is submitted. Jobs of one model have one program, so that growths of one tell how long others boot."""
     program = (job.model or "replay",)
-    return JobSpec(
+    spec = JobSpec(
         name=job.id,
         command=program,
         working_directory="/",
         min_nodes=job.min_nodes,
         max_nodes=job.max_nodes,
         burst_buffer_gb=job.burst_buffer_gb,
+        needs=job.needs,
     )
+    return spec if job.value == LINEAR_VALUE else replace(spec, value=job.value, target_samples=ceil(job.samples))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from math import ceil, floor, inf
+from types import MappingProxyType
 
 from malletrain.allocator.machine.cluster_cache import CachedProfile
 from malletrain.allocator.machine.machine import AllocatorMachine
@@ -41,7 +42,7 @@ from malletrain.scavenger.machine.quarantine import Quarantine, QuarantinePolicy
 from malletrain.scavenger.machine.stays import StayEstimator
 from malletrain.scavenger.machine.stimuli import AnnounceEvent, Due, NodesObserved, StaysRequested
 from malletrain.scavenger.machine.stimuli import Stimulus as ScavengerStimulus
-from malletrain.simulator.services.driven_allocator import DrivenAllocator, job_as_reported
+from malletrain.simulator.services.driven_allocator import AskSamples, DrivenAllocator, job_as_reported
 from malletrain.simulator.services.event_queue import EventQueue
 from malletrain.simulator.services.simulated_launcher import SimulatedLauncher, TrainingModel
 
@@ -87,9 +88,10 @@ class SimulatedServices:
         options: ServicesOptions,
         *,
         nodes: Sequence[str] = (),
-        pools: Mapping[str, str] | None = None,
+        facts: Mapping[str, NodeFacts] = MappingProxyType({}),
         record: Callable[[Sequence[JobEvent]], object] = lambda _: None,
         on_plan: OnPlan = lambda *_: None,
+        samples: AskSamples = lambda _: {},
     ) -> None:
         """Begin without idle nodes and jobs.
 
@@ -98,9 +100,10 @@ class SimulatedServices:
             training: How trainings react to their supervisors.
             options: Settings.
             nodes: All nodes in the source's order.
-            pools: Pool of each node; nodes that are missing are in the pool "".
+            facts: What nodes are; nodes that are missing are in the pool "", and nothing is known of them.
             record: Takes new rows of JobManager's journal.
             on_plan: Called with the time in seconds, each plan and its answer.
+            samples: Tells how many samples jobs have trained on; only deadlines need it.
         """
         self.state = ManagerState()
         self.refusals: list[tuple[float, str]] = []
@@ -111,7 +114,7 @@ class SimulatedServices:
         self._record = record
         self._on_plan = on_plan
         self._next_tick = inf
-        self._facts = {name: NodeFacts(pool) for name, pool in (pools or {}).items()}
+        self._facts = facts
         self._scavenger = ScavengerMachine(
             IdleSet(options.debounce_seconds, nodes),
             StayEstimator(horizon_seconds=options.stay_horizon_seconds),
@@ -123,6 +126,7 @@ class SimulatedServices:
             options.plan_seconds,
             self._ask_stays,
             self._answer_plan,
+            samples,
         )
         self._allocator.apply(JobsReported((), snapshot=True))
 
@@ -196,7 +200,7 @@ class SimulatedServices:
         """All nodes that count as idle, with their present stays."""
         scavenger, now = self._scavenger, self._queue.now
         return [
-            PlannableNode(node.name, scavenger.expected_stay(node, now), self._facts.get(node.name, NO_FACTS).pool_key)
+            _plannable(node.name, scavenger.expected_stay(node, now), self._facts.get(node.name, NO_FACTS))
             for node in scavenger.idle.members()
         ]
 
@@ -249,3 +253,11 @@ def _limits(job: Job, policy: ManagerPolicy) -> Iterator[float]:
         yield job.stalled_since + job.spec.limits.step
     if job.counted_failures and job.good_since is not None:
         yield job.good_since + policy.restart_forgive_seconds
+
+
+def _plannable(name: str, stay_seconds: float, facts: NodeFacts) -> PlannableNode:
+    return PlannableNode(
+        *(name, stay_seconds, facts.pool_key, facts.gpus, facts.gpu_type, facts.features, facts.cpus),
+        memory_mib=facts.memory_mib,
+        gpu_memory_mib=facts.gpu_memory_mib,
+    )

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from malletrain.common.cgroups import Cgroups, group_name
+from malletrain.common.log_times_writer import LogTimesWriter
 from malletrain.common.oom_kills import OomKills
 from malletrain.common.orphans import adopt_orphans, reap_orphans
 from malletrain.common.standby.child import STANDBY_VARIABLE
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 0.5
 """For the end of all processes in a cgroup that were killed, which takes milliseconds."""
+_LAST_LOOK_SECONDS = 1.0
+"""For the last look at the logs, on a disk that may not answer."""
 
 
 class LocalWorkers:
@@ -68,6 +71,7 @@ class LocalWorkers:
         self._groups = Cgroups(None, log.warning) if groups is None else groups
         self._workers: dict[int, LocalWorker] = {}
         self._oom_kills = OomKills()
+        self._log_times = LogTimesWriter(log.warning)
         self._urgent = set[int]()  # workers whose priority is to be lowered
         adopt_orphans()
 
@@ -82,9 +86,14 @@ class LocalWorkers:
         group = self._groups.make(_group_of(slot.host))
         worker = LocalWorker(slot, command, folder, environment, file, warm=warm, standby=self._manager, group=group)
         worker.oom_kills = self._oom_kills
+        self._log_times.watch(file)
         self._workers[worker.pid] = worker
         self._urgent.add(worker.pid)
         return worker
+
+    def watch_logs(self, files: Iterable[Path]) -> None:
+        """Have written down when these logs grow, as it is done for those of workers."""
+        self._log_times.watch(*files)
 
     def is_worth_waiting(
         self, command: Sequence[str], folder: str, environment: Mapping[str, str], *, warm: bool
@@ -106,8 +115,9 @@ class LocalWorkers:
             self._groups.end(name, _PATIENCE_SECONDS)
 
     def close(self) -> None:
-        """End the standby process."""
+        """End the standby process, and look at the logs for the last time."""
         self._manager.close()
+        self._log_times.close(_LAST_LOOK_SECONDS)
 
 
 def _group_of(host: str) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.sources.base import PlaceholderView
 from malletrain.scavenger.sources.schedulers.commands import RunCommand, run_command
+from malletrain.scavenger.sources.schedulers.gpu_share import GpuShare, by_node
 from malletrain.scavenger.sources.schedulers.hostlists import node_filter
+from malletrain.scavenger.sources.schedulers.pbs_gpus import parse_gpus
+from malletrain.scavenger.sources.schedulers.pbs_hosts import GpuResources
 from malletrain.scavenger.sources.schedulers.pbs_jobs import QSTAT_FULL
 from malletrain.scavenger.sources.schedulers.pbs_json import (
-    GpuResources,
     parse_jobs,
     parse_reservations,
     parse_vnodes,
@@ -53,13 +55,16 @@ def pbs_source(
         timing = QueryTiming(interval, section.timeout_seconds, section.longest_pause_seconds)
         return Query("pbs", name, argv, parse, timing, clock, run)
 
-    vnodes = partial(
-        parse_vnodes,
-        queues=section.queues,
-        pool=section.pool,
-        gpu_resources=GpuResources(section.gpu_type_resource, section.gpu_memory_resource, gpu_memory_mib),
-        topology_resources=section.topology_resources,
-    )
+    by_gpu = section.units == "gpus"
+    how: dict[str, Any] = {
+        "queues": section.queues,
+        "pool": section.pool,
+        "gpu_resources": GpuResources(section.gpu_type_resource, section.gpu_memory_resource, gpu_memory_mib),
+        "topology_resources": section.topology_resources,
+    }
+    share = GpuShare(section.gpu_share.cpus, section.gpu_share.memory_mib)
+    held = placeholders.nodes if placeholders is not None else tuple
+    vnodes = partial(parse_gpus, wanted=share, held=held, **how) if by_gpu else partial(parse_vnodes, **how)
     queries = SchedulerQueries(
         nodes=query("nodes", [section.pbsnodes, "-av", "-F", "json"], vnodes, section.interval_seconds),
         planned=query("queue", [section.qstat, *QSTAT_FULL], parse_jobs, section.queue_interval_seconds),
@@ -69,5 +74,6 @@ def pbs_source(
     )
     slowest = max(section.queue_interval_seconds, section.reservations_interval_seconds)
     staleness = StalenessPolicy(section.stale_seconds, forecast_validity(slowest, section.stale_seconds))
-    selection = NodeSelection(node_filter(section.include, section.exclude, "scavenger.pbs"), pool=section.pool)
+    wanted = node_filter(section.include, section.exclude, "scavenger.pbs")
+    selection = NodeSelection(by_node(wanted) if by_gpu else wanted, pool=section.pool)
     return PolledSource(queries, staleness, selection, clock, placeholders, state_file)

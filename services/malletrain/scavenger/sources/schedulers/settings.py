@@ -200,6 +200,20 @@ class PbsHoldSettings(HoldSettings):
     )
 
 
+class GpuShareSettings(BaseModel):
+    """Sections `[scavenger.slurm.gpu_share]` and `[scavenger.pbs.gpu_share]`: what is taken with one GPU."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    cpus: int = Field(default=0, ge=0, le=4096, description="CPUs; 0: the node's CPUs divided by its GPUs.")
+    memory_mib: int = Field(
+        default=0, ge=0, le=1 << 30, description="Memory in MiB; 0: the node's memory divided by its GPUs."
+    )
+    nice: int = Field(
+        default=10, ge=0, le=19, description="By how much our processes yield CPU time to others on the node."
+    )
+
+
 class SchedulerSettings(BaseModel):
     """Settings of both schedulers. Patterns are `gpu*`, or node lists such as `n[001-032]`."""
 
@@ -227,26 +241,6 @@ class SchedulerSettings(BaseModel):
     reservations_interval_seconds: float = Field(
         default=60.0, ge=0.05, description="How often it is asked what is reserved."
     )
-    hold: HoldSettings = Field(default_factory=HoldSettings, description="How idle nodes are held.")
-
-
-class GpuShareSettings(BaseModel):
-    """Section `[scavenger.slurm.gpu_share]`: what a placeholder of one GPU asks for beside it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    cpus: int = Field(default=0, ge=0, le=4096, description="CPUs; 0: the node's CPUs divided by its GPUs.")
-    memory_mib: int = Field(
-        default=0, ge=0, le=1 << 30, description="Memory in MiB; 0: the node's memory divided by its GPUs."
-    )
-    nice: int = Field(
-        default=10, ge=0, le=19, description="By how much our processes yield CPU time to others on the node."
-    )
-
-
-class SlurmSettings(SchedulerSettings):
-    """The section `[scavenger.slurm]`."""
-
     units: Literal["nodes", "gpus"] = Field(
         default="nodes",
         description="What is taken: whole idle nodes, or single idle GPUs, those of partly used nodes included. "
@@ -255,6 +249,17 @@ class SlurmSettings(SchedulerSettings):
     gpu_share: GpuShareSettings = Field(
         default_factory=GpuShareSettings, description="What is taken with a GPU, where units are gpus."
     )
+    hold: HoldSettings = Field(default_factory=HoldSettings, description="How idle nodes are held.")
+
+    @model_validator(mode="after")
+    def _gpus_are_held(self) -> SchedulerSettings:
+        if self.units == "gpus" and not self.hold.queue:
+            raise ValueError("expected hold.queue where units are gpus: placeholders hold single GPUs")
+        return self
+
+
+class SlurmSettings(SchedulerSettings):
+    """The section `[scavenger.slurm]`."""
 
     partitions: tuple[str, ...] = Field(
         default=(),
@@ -274,12 +279,6 @@ class SlurmSettings(SchedulerSettings):
     sinfo: str = Field(default="sinfo", min_length=1, description="Path of sinfo.")
     squeue: str = Field(default="squeue", min_length=1, description="Path of squeue.")
     scontrol: str = Field(default="scontrol", min_length=1, description="Path of scontrol.")
-
-    @model_validator(mode="after")
-    def _gpus_are_held(self) -> SlurmSettings:
-        if self.units == "gpus" and not self.hold.queue:
-            raise ValueError("expected hold.queue where units are gpus: placeholders hold single GPUs")
-        return self
 
 
 class PbsSettings(SchedulerSettings):

@@ -11,6 +11,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.sources.base import PlaceholderView
 from malletrain.scavenger.sources.schedulers.commands import RunCommand, run_command
+from malletrain.scavenger.sources.schedulers.gpu_share import GpuShare, by_node
 from malletrain.scavenger.sources.schedulers.hostlists import node_filter
 from malletrain.scavenger.sources.schedulers.polled import (
     NodeSelection,
@@ -21,7 +22,7 @@ from malletrain.scavenger.sources.schedulers.polled import (
 )
 from malletrain.scavenger.sources.schedulers.query import Query, QueryTiming
 from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
-from malletrain.scavenger.sources.schedulers.slurm_gpus import GpuShare, by_node, parse_gpus
+from malletrain.scavenger.sources.schedulers.slurm_gpus import parse_gpus
 from malletrain.scavenger.sources.schedulers.slurm_text import (
     parse_classes,
     parse_planned,

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from malletrain.scavenger.machine.gpu_units import MAX_GPUS, node_of_unit, unit_name
+from malletrain.scavenger.machine.gpu_units import MAX_GPUS, unit_name
 from malletrain.scavenger.machine.observations import NodeFacts, gpu_memory_of
 from malletrain.scavenger.sources.schedulers.availability import NodeStates, UnreadableError
+from malletrain.scavenger.sources.schedulers.gpu_share import GpuShare
 from malletrain.scavenger.sources.schedulers.slurm_text import NOTHING, PAIR, gpus_of, lines_of
 
 _BUSY_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
@@ -20,19 +21,6 @@ _OFFLINE_FLAGS = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "
 
 _NOT_TOLD: Mapping[str, int] = MappingProxyType({})
 _USED = re.compile(r"gpu(?::[^:,()]+)?:(\d{1,6})(?:\([^)]*\))?")
-
-
-@dataclass(frozen=True)
-class GpuShare:
-    """What a placeholder of one GPU asks for beside it.
-
-    Attributes:
-        cpus: CPUs; 0: the node's CPUs by its GPUs.
-        memory_mib: Memory in MiB; 0: the node's memory by its GPUs.
-    """
-
-    cpus: int = 0
-    memory_mib: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,11 +104,6 @@ def parse_gpus(
         if node.words & _OFFLINE_FLAGS:
             offline.update(units)
     return NodeStates(frozenset(idle), frozenset(facts), facts, offline=frozenset(offline), parts=parts)
-
-
-def by_node(wanted: Callable[[str], bool]) -> Callable[[str], bool]:
-    """The same for a unit as for its node."""
-    return lambda name: wanted(node_of_unit(name))
 
 
 def _pairs(line: str) -> dict[str, str]:

@@ -1,0 +1,101 @@
+"""PBS hook (events execjob_launch, execjob_end): tells each job which GPUs of its host are its own.
+
+For hosts without the hook pbs_cgroups of PBS, which does the same and also keeps jobs from other GPUs:
+
+    qmgr -c "create hook gpu_numbers event='execjob_launch,execjob_end'"
+    qmgr -c "import hook gpu_numbers application/x-python default gpu_numbers_hook.py"
+
+A job that was given some of a host's GPUs (`ngpus`) gets as many of their numbers in CUDA_VISIBLE_DEVICES, which no
+other job there has; a job that was given none gets an empty one. Who has which is kept in mom_priv/gpu_numbers of the
+host. Nothing keeps a program from changing the variable: that takes cgroups.
+
+It runs in the Python that PBS brings, so that it needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from typing import Any
+
+_CHUNK = re.compile(r"([^:()+]+)((?::[^:()+]*)*)")
+_VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def wanted_gpus(exec_vnode: str, vnodes: set[str]) -> int:
+    """How many GPUs of a host a job was given.
+
+    Args:
+        exec_vnode: Where the job runs, e.g. `(n1:ncpus=2:ngpus=1)+(n2[0]:ngpus=1+n2[1]:ngpus=1)`.
+        vnodes: Names of the host's vnodes.
+    """
+    found = 0
+    for name, resources in _CHUNK.findall(exec_vnode):
+        if name in vnodes:
+            found += sum(int(count) for count in re.findall(r":ngpus=(\d{1,4})(?![^:])", resources))
+    return found
+
+
+def assigned(held: dict[str, list[int]], job: str, wanted: int, living: set[str]) -> dict[str, list[int]]:
+    """Who has which numbers, once a job has its own: the lowest ones that are free.
+
+    Args:
+        held: Who has which until now.
+        job: Identifier of the job.
+        wanted: How many it was given. It keeps those that it has.
+        living: Identifiers of all jobs on the host.
+    """
+    kept = {name: numbers for name, numbers in held.items() if name == job or name in living}
+    if len(kept.get(job, ())) != wanted:
+        kept.pop(job, None)
+        taken = {number for numbers in kept.values() for number in numbers}
+        free = (number for number in range(len(taken) + wanted) if number not in taken)
+        kept[job] = [number for _, number in zip(range(wanted), free)]  # noqa: B905 - as many as are wanted
+    return kept
+
+
+def change(folder: str, job: str, wanted: int | None) -> list[int]:
+    """Give a job its numbers, or, with None, take them back; returns those that it has.
+
+    Args:
+        folder: `mom_priv` of the host.
+        job: Identifier of the job.
+        wanted: How many GPUs it was given.
+    """
+    descriptor = os.open(os.path.join(folder, "gpu_numbers"), os.O_RDWR | os.O_CREAT, 0o600)  # noqa: PTH118
+    with os.fdopen(descriptor, "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        text = file.read()
+        held: dict[str, list[int]] = json.loads(text) if text else {}
+        jobs = os.path.join(folder, "jobs")  # noqa: PTH118
+        living = {name[: -len(".JB")] for name in os.listdir(jobs) if name.endswith(".JB")}  # noqa: PTH208
+        if wanted is None:
+            held.pop(job, None)
+        else:
+            held = assigned(held, job, wanted, living)
+        file.seek(0)
+        file.truncate()
+        file.write(json.dumps(held))
+    return held.get(job, [])
+
+
+def _run(pbs: Any) -> None:
+    event = pbs.event()
+    conf = pbs.pbs_conf
+    folder = os.path.join(conf.get("PBS_MOM_HOME") or conf["PBS_HOME"], "mom_priv")  # noqa: PTH118
+    job = event.job
+    if event.type == pbs.EXECJOB_END:
+        change(folder, job.id, None)
+        return
+    numbers = change(folder, job.id, wanted_gpus(str(job.exec_vnode), {str(name) for name in event.vnode_list}))
+    event.env[_VARIABLE] = "\\,".join(map(str, numbers))  # PBS reads commas as ends of variables
+
+
+try:
+    import pbs as _pbs
+except ImportError:  # outside PBS
+    pass
+else:
+    _run(_pbs)

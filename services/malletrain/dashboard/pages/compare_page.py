@@ -1,0 +1,266 @@
+"""The page Compare: what the jobs of an array or a search have logged, in one figure, as the viewer may see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import grpc
+import grpc.aio
+from bokeh.models import ColumnDataSource
+
+from malletrain.dashboard.figures.columns import Columns
+from malletrain.dashboard.figures.comparison import Course, comparison_figure, course_lines
+from malletrain.dashboard.identities import Viewer
+from malletrain.dashboard.pages import markup
+from malletrain.dashboard.pages.job_answers import job_manager, metrics_of, no_answer_in_words
+from malletrain.dashboard.pages.markup import Cell, Regions, Row
+from malletrain.dashboard.pages.page import Page
+from malletrain.dashboard.pages.sections import Section
+from malletrain.dashboard.pages.selection import Selection
+from malletrain.dashboard.pages.shared_data import SharedData
+from malletrain.observer.facts import JobFact
+from malletrain.observer.history import History
+from malletrain.observer.job_groups import belongs, groups_of
+from malletrain.runtime.channel import DEADLINE_SECONDS
+from malletrain.v1 import job_manager_pb2, monitor_pb2
+
+MAX_JOBS = 64
+"""That are compared, the newest."""
+MAX_GROUPS = 20
+_POINTS = 256
+_ASK_EVERY_S = 5.0
+_AT_ONCE = 8
+_USUAL = ("loss", "train_loss", "val_loss")
+_SECTIONS = (
+    Section("text", "notes"),
+    Section("links", "groups", "Jobs that belong together", "Arrays, fleets, searches, and jobs of one name."),
+    Section("links", "metrics", "Metric"),
+    Section(
+        "figure",
+        "compare",
+        "By step",
+        "A line for each job, in the colour that it has on all pages. Users see what their own jobs have logged, and "
+        "operators all.",
+    ),
+    Section(
+        "table",
+        "compared",
+        "Jobs",
+        "The last value, and the least and the most that there were.",
+        ("job", "name", "parameters", "state", "step", "last", "least", "most"),
+        (4, 5, 6, 7),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class LoggedByJob:
+    """What was answered of one job.
+
+    Attributes:
+        parameters: By which values it differs from the others of its array, in words.
+        metrics: Names of all that it has logged.
+        history: What it has logged of the chosen metric; None: nothing.
+        final: Whether it had ended before.
+    """
+
+    parameters: str = ""
+    metrics: frozenset[str] = frozenset()
+    history: monitor_pb2.MetricHistory | None = field(default=None, compare=False)
+    final: bool = False
+
+
+class ComparePage(Page):
+    """Several jobs by one metric."""
+
+    name = "compare"
+    title = "Compare"
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if self.selection.group:
+            self.title = f"Compare {self.selection.group}"
+        self._known: dict[str, LoggedByJob] = {}
+        self._asked = 0.0
+        self._error = ""
+        self._version = 0
+        self._drawn = -1
+
+    def own_key(self) -> Hashable:
+        """The answers are this viewer's alone."""
+        return (id(self), self._version)
+
+    def sections(self) -> tuple[Section, ...]:
+        """What the page is made of."""
+        return _SECTIONS
+
+    @property
+    def metric(self) -> str:
+        """What the jobs are compared by; empty: not known yet."""
+        return self.selection.metric or usual_metric(self._metrics())
+
+    def figures(self) -> list[Any]:
+        """Its figure."""
+        self._source = ColumnDataSource(data=course_lines((), self.colours))
+        self._plot = comparison_figure(self._source, self.metric)
+        return [self._plot]
+
+    def on_refreshed(self) -> None:
+        """Draw what was answered."""
+        if self._version != self._drawn:
+            self._drawn = self._version
+            self._source.data = course_lines(self._courses(), self.colours)
+            if self._plot.yaxis[0].axis_label != self.metric:
+                self._plot.yaxis[0].axis_label = self.metric
+
+    def regions(self) -> Regions:
+        """The parts that change."""
+        groups = [
+            (f"{group} ({count})" if group == name else f"{group} {name} ({count})", self._of_group(group))
+            for group, name, count in groups_of(self.history.jobs.values())[:MAX_GROUPS]
+        ]
+        metrics = [(name, self.selection.link("compare", metric=name), name == self.metric) for name in self._metrics()]
+        rows = tuple(self._row(job) for job in reversed(self._members()))
+        return Regions(
+            {
+                "notes": markup.paragraphs(self._notes()),
+                "groups": markup.links(
+                    (text, link, link == self._of_group(self.selection.group)) for text, link in groups
+                ),
+                "metrics": markup.links(metrics),
+            },
+            {"compared": rows},
+        )
+
+    def _of_group(self, group: str) -> str:
+        return self.selection.link("compare", group=group, metric="")
+
+    def _notes(self) -> list[str]:
+        if not self.selection.group:
+            return ["Choose an array, a search or a name. malletrain submit --array 'lr=0.1,0.01' submits an array."]
+        if self._error:
+            return [f"{self._error}."]
+        members = self._members()
+        if not members:
+            return [f"No job of {self.selection.group} in the last 24 hours."]
+        if len(self._known) < len(members):
+            return ["asking …"]
+        if not self._metrics():
+            return ["None of them has logged a metric that you may see; log_metrics({'loss': value}, step) logs one."]
+        return []
+
+    def _metrics(self) -> list[str]:
+        return sorted({name for known in self._known.values() for name in known.metrics})
+
+    def _members(self) -> list[JobFact]:
+        """The newest jobs of the group, oldest first."""
+        return members_of(self.history, self.selection.group)
+
+    def _courses(self) -> list[Course]:
+        found = []
+        for job in self._members():
+            known = self._known.get(job.id)
+            if known is not None and known.history is not None:
+                points = known.history.points
+                label = known.parameters or job.name
+                found.append(Course(job.id, label, [each.step for each in points], [each.value for each in points]))
+        return found
+
+    def _row(self, job: JobFact) -> Row:
+        known = self._known.get(job.id, LoggedByJob())
+        points = known.history.points if known.history is not None else ()
+        dash = self.colours.dash_of_job(job.id)
+        figures = (
+            (
+                f"{points[-1].step:,}",
+                f"{points[-1].value:g}",
+                f"{min(each.least for each in points):g}",
+                f"{max(each.most for each in points):g}",
+            )
+            if points
+            else ("–",) * 4
+        )
+        cells = (
+            Cell(job.id, link=self.selection.link("job", job=job.id), colour=self.colours.of_job(job.id), hint=dash),
+            Cell(job.name),
+            Cell(known.parameters),
+            Cell(job.state.lower()),
+            *(Cell(text, number=True) for text in figures),
+        )
+        return Row(f"compared-{job.id}", cells)
+
+    async def ask(self) -> None:
+        """Ask for what the jobs have logged: of those that have ended once, of the others every few seconds."""
+        now = self.shared.watcher.now()
+        if not self.selection.group or now - self._asked < _ASK_EVERY_S:
+            return
+        self._asked = now
+        members = self._members()
+        due = [job for job in members if (known := self._known.get(job.id)) is None or not known.final]
+        places = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(job: JobFact, ask: Callable[[JobFact], Awaitable[LoggedByJob]]) -> tuple[str, LoggedByJob]:
+            async with places:
+                return job.id, await ask(job)
+
+        before, error_before = dict(self._known), self._error
+        try:
+            self._known |= dict(await asyncio.gather(*(one(job, self._names_of) for job in due)))
+            self._known |= dict(await asyncio.gather(*(one(job, self._with_history) for job in due)))
+            self._error = ""
+        except grpc.aio.AioRpcError as error:
+            self._error = no_answer_in_words(error)
+        if due or self._known != before or self._error != error_before:
+            self._version += 1
+
+    async def _names_of(self, job: JobFact) -> LoggedByJob:
+        known = self._known.get(job.id)
+        parameters = known.parameters if known is not None else await self._parameters(job)
+        newest = await metrics_of(self.shared.watcher, self.viewer, job.id, 2)
+        names = frozenset(history.name for history in newest if history.points)
+        return LoggedByJob(parameters, names, known.history if known is not None else None)
+
+    async def _with_history(self, job: JobFact) -> LoggedByJob:
+        known = self._known[job.id]
+        if self.metric not in known.metrics:
+            return replace(known, final=job.final)
+        found = await metrics_of(self.shared.watcher, self.viewer, job.id, _POINTS, [self.metric])
+        return replace(known, history=found[0] if found and found[0].points else known.history, final=job.final)
+
+    async def _parameters(self, job: JobFact) -> str:
+        request = job_manager_pb2.GetJobRequest(job_id=job.id)
+        answer = await job_manager(self.shared.watcher).GetJob(
+            request, metadata=self.viewer.metadata, timeout=DEADLINE_SECONDS
+        )
+        return " ".join(f"{name}={value}" for name, value in sorted(answer.job.spec.array_parameters.items()))
+
+
+def members_of(history: History, group: str) -> list[JobFact]:
+    """The newest jobs of a group, oldest first."""
+    found = [job for job in history.jobs.values() if belongs(job, group)]
+    return sorted(found, key=lambda job: (len(job.id), job.id))[-MAX_JOBS:]
+
+
+async def compared_columns(shared: SharedData, viewer: Viewer, selection: Selection) -> Columns:
+    """All that is kept of what the jobs of a group have logged of the chosen metric; of all metrics if none is chosen.
+
+    Raises:
+        grpc.aio.AioRpcError: Monitor does not answer.
+    """
+    names = [selection.metric] if selection.metric else []
+    found: dict[str, list[Any]] = {name: [] for name in ("job", "metric", "unix_s", "step", "value", "least", "most")}
+    for job in members_of(shared.watched.history, selection.group):
+        for history in await metrics_of(shared.watcher, viewer, job.id, 0, names):
+            for point in history.points:
+                row = (job.id, history.name, point.unix_seconds, point.step, point.value, point.least, point.most)
+                for column, value in zip(found.values(), row, strict=True):
+                    column.append(value)
+    return found
+
+
+def usual_metric(names: Collection[str]) -> str:
+    """What jobs are compared by where nothing is chosen; empty: nothing was logged."""
+    return next((name for name in _USUAL if name in names), min(names, default=""))

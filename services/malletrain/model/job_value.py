@@ -1,0 +1,110 @@
+"""What a job's training speed is worth to its owner: the user-defined metric of BFTrainer and MalleTrain. Pure.
+
+A value curve says how many samples per second a speed counts for. It is a function of the speed at each scale, so every
+solver has it as one more table. Nothing of it is a program that is run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_POINTS = 32
+MAX_SPEEDUP = 1e6
+MAX_VALUE = 1e6
+MAX_URGENCY = 100.0
+DEFAULT_URGENCY = 4.0
+MAX_SECONDS = 1e11
+"""Latest deadline in seconds since the epoch: some three thousand years."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePoint:
+    """A point of a piecewise-linear value curve.
+
+    Attributes:
+        speedup: Speed as a multiple of that on one node.
+        value: What it counts for, as a multiple of the speed on one node.
+    """
+
+    speedup: float
+    value: float
+
+
+@dataclass(frozen=True)
+class ValueCurve:
+    """What speeds count for. One of the three forms; without any, a speed counts for itself.
+
+    Attributes:
+        exponent: `diminishing`: a speedup s counts for s to the power of it, above 0 and at most 1.
+        points: Piecewise linear: from (0, 0) through these points, with ascending speedups, and flat beyond the last.
+        needed_rate: In samples/s: up to it each sample counts `urgency` times, beyond it once. 0: there is none.
+        urgency: At least 1.
+    """
+
+    exponent: float = 1.0
+    points: tuple[ValuePoint, ...] = ()
+    needed_rate: float = 0.0
+    urgency: float = 1.0
+
+    @property
+    def linear(self) -> bool:
+        """Whether a speed counts for itself."""
+        return self.exponent == 1.0 and not self.points and not (self.needed_rate and self.urgency != 1.0)
+
+    @property
+    def most(self) -> float:
+        """The most that a sample can count for, at speeds that are at least those on one node."""
+        if self.points:
+            return max(1e-9, *(point.value / point.speedup for point in self.points))
+        return self.urgency if self.needed_rate else 1.0
+
+
+LINEAR = ValueCurve()
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """When a job is to be done.
+
+    Attributes:
+        seconds: Since the epoch, or since the submission.
+        after_submission: Whether it counts from the submission.
+        urgency: How many times a sample counts that is needed for it, 1 to MAX_URGENCY.
+    """
+
+    seconds: float
+    after_submission: bool = False
+    urgency: float = DEFAULT_URGENCY
+
+
+@dataclass(frozen=True)
+class SpeedValue:
+    """The value of a job as it is submitted: a curve, or a deadline, from which a curve follows at every plan."""
+
+    curve: ValueCurve = LINEAR
+    deadline: Deadline | None = None
+
+    @property
+    def most(self) -> float:
+        """The most that a sample can count for."""
+        return self.curve.most if self.deadline is None else self.deadline.urgency
+
+
+LINEAR_VALUE = SpeedValue()
+
+
+def curve_at(value: SpeedValue, submitted: float, now: float, remaining_samples: float) -> ValueCurve:
+    """The value curve of a job at some time; linear once its deadline has passed.
+
+    Args:
+        value: As submitted.
+        submitted: When it was submitted, in seconds of the same clock as `now`.
+        now: In seconds since the epoch.
+        remaining_samples: Samples that are left of its target.
+    """
+    if value.deadline is None:
+        return value.curve
+    left = value.deadline.seconds + (submitted if value.deadline.after_submission else 0.0) - now
+    if left <= 0 or remaining_samples <= 0:
+        return LINEAR
+    return ValueCurve(needed_rate=remaining_samples / left, urgency=value.deadline.urgency)

@@ -1,0 +1,139 @@
+"""The pictures of the docs: trainings on eight nodes that come and go, and each page of the dashboard that shows them.
+
+`make pictures` keeps them in docs/pictures; else they go to build/dashboard.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from malletrain.v1 import scavenger_pb2
+from tests.dashboard.browsing import NEEDS_CHROMIUM, PATIENCE, PICTURES, drawn, replayed, running_dashboard, token
+from tests.support.waiting import wait_until
+from tests.system.deployment import Deployment, deployed
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1500), NEEDS_CHROMIUM]
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install playwright)")
+
+FOLDER = Path(os.environ.get("DOCS_PICTURES", PICTURES))
+SECONDS = 400.0
+NODES = [f"n{number}" for number in range(1, 9)]
+SETTINGS = f"""
+[access]
+munge = "off"
+[scavenger]
+source = "static"
+nodes = {NODES}
+reclaim_hold_seconds = 12
+"""
+TRAINING = """
+import math, sys, time
+from malletrain.client import install_signal_handler, log_metrics, report, should_stop
+import os
+install_signal_handler()
+workers = int(os.environ.get("WORLD_SIZE", "1"))
+batch, pace = 32, float(sys.argv[1])
+path = os.path.join(os.environ["MALLETRAIN_JOB_DIR"], "position")
+position = int(open(path).read()) if os.path.exists(path) else 0
+while not should_stop():
+    time.sleep(pace * (1 + 0.02 * workers))
+    position += batch * workers
+    report(batch * workers, position)
+    if int(os.environ.get("RANK", "0")) == 0:
+        loss = 0.08 + 2.2 * math.exp(-position / float(sys.argv[2]))
+        log_metrics({"loss": loss, "accuracy": 1 - loss / 2.4}, position)
+        with open(path, "w") as file:
+            file.write(str(position))
+"""
+JOBS = {
+    "resnet": ("0.05", "30000", 1, 6),
+    "transformer": ("0.08", "20000", 1, 4),
+    "segmentation": ("0.06", "25000", 1, 3),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Three trainings, and nodes that the main queue has taken back and given again."""
+    with deployed(tmp_path_factory.mktemp("pictures"), SETTINGS, seconds=SECONDS) as deployment:
+        wait_until(lambda: len(deployment.json("nodes")) == len(NODES), SECONDS, "all nodes")
+        program = deployment.folder / "train.py"
+        program.write_text(TRAINING)
+        jobs = []
+        for name, (pace, length, least, most) in JOBS.items():
+            command = [sys.executable, str(program), pace, length]
+            sizes = ["--min", str(least), "--max", str(most)]
+            done = deployment.command("submit", "--name", name, "--backend", "torchrun", *sizes, "--", *command)
+            assert done.returncode == 0, done.stderr
+            jobs.append(done.stdout.split()[0])
+            _wait_for_samples(deployment, jobs[-1], 1)
+        for taken in (["n2", "n3"], ["n7"], ["n1", "n5", "n6"]):
+            wanted = {job: _samples(deployment, job) + 4000 for job in jobs}
+            _reclaim(deployment, taken)
+            for job, samples in wanted.items():
+                _wait_for_samples(deployment, job, samples)
+        yield deployment
+
+
+def _samples(system: Deployment, job: str) -> int:
+    return int((system.json("job", job)["progress"] or {}).get("samples", 0))
+
+
+def _wait_for_samples(system: Deployment, job: str, samples: int) -> None:
+    wait_until(lambda: _samples(system, job) >= samples, SECONDS, f"{samples} samples of {job}")
+
+
+def _reclaim(system: Deployment, nodes: list[str]) -> None:
+    stubs = system.stubs
+    try:
+        stubs.scavenger.ReclaimNodes(scavenger_pb2.ReclaimNodesRequest(nodes=nodes), timeout=30)
+    finally:
+        stubs.close()
+
+
+def keep(page: Any, name: str) -> None:
+    """Keep what the window shows, in few colours: the files are in the repository."""
+    from PIL import Image
+
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    image.quantize(96, dither=Image.Dither.NONE).save(FOLDER / f"{name}.png", optimize=True)
+
+
+def test_each_page_shows_what_the_docs_say(cluster: Deployment, browser: Any) -> None:
+    shown = {
+        "now": ("resnet", ""),
+        "jobs": ("transformer", ""),
+        "job": ("loss", "?job=j000001"),
+        "plan": ("largest scale", "?need=j000001"),
+        "nodes": ("n1", "?node=n1"),
+        "usage": ("no project", ""),
+    }
+    with running_dashboard(cluster) as base:
+        context = browser.new_context(viewport={"width": 1280, "height": 820}, color_scheme="light")
+        context.set_default_timeout(PATIENCE)
+        form = {"token": token(cluster, "operator")}
+        assert context.request.post(f"{base}/login", form=form, headers={"Origin": base}).ok
+        page = context.new_page()
+        for name, (text, query) in shown.items():
+            page.goto(f"{base}/{name}{query}")
+            drawn(page)
+            playwright.expect(page.locator("main")).to_contain_text(text, timeout=PATIENCE)
+            keep(page, name)
+        page.goto(f"{base}/week")
+        drawn(page)
+        page.get_by_label("T_fwd in seconds").fill("240")
+        page.get_by_label("T_fwd in seconds").press("Enter")
+        replayed(page)
+        drawn(page)
+        keep(page, "week")
+        context.close()
+    sizes = {path.name: path.stat().st_size for path in FOLDER.glob("*.png")}
+    assert all(10_000 < sizes[f"{name}.png"] < 250_000 for name in [*shown, "week"]), sizes
