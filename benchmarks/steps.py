@@ -64,7 +64,7 @@ class Steps:
         return result
 
     def plan(self, changed: dict[str, tuple[str, ...]], kind: str = "") -> TransactionResult:
-        """A plan that names every job, as the Allocator's do."""
+        """A plan that names every job, as the first of an Allocator does; later ones name what they change."""
         nodes = {name: changed.get(name, job.wanted) for name, job in self.state.jobs.items()}
         return self.take(PlanReceived(self.state.generation + 1, tuple(nodes.items())), kind)
 

@@ -56,8 +56,9 @@ class FleetPeers(Peers):
         self.monitor.is_away = True
 
     def gpus(self) -> dict[str, list[str]]:
-        """What the newest plan gives."""
-        return {entry.job_id: list(entry.nodes) for entry in self.applied[-1].assignments}
+        """What plans have given to the jobs that there are: each names those that it changes."""
+        given = {entry.job_id: list(entry.nodes) for plan in self.applied for entry in plan.assignments}
+        return {job_id: gpus for job_id, gpus in given.items() if job_id in self.job_manager.jobs}
 
 
 async def test_members_get_gpus_and_a_restart_changes_nothing(tmp_path: Path) -> None:

@@ -196,6 +196,55 @@ def test_a_refused_plan_is_made_again_after_pauses_that_double() -> None:
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
 
 
+def named(driver: Driver, outcome: PlanOutcome = PlanOutcome.APPLIED) -> list[str]:
+    """The jobs that the next plan names to JobManager."""
+    apply = driver.until(ApplyPlan)
+    assert isinstance(apply, ApplyPlan)
+    driver.answer(apply, outcome)
+    return [part.job_id for part in apply.parts]
+
+
+def reported(driver: Driver, *jobs: CachedJob) -> JobsReported:
+    """JobManager's report of these jobs, and that it has applied the newest plan."""
+    settled = (replace(job, wanted_nodes=job.plannable.current_nodes) for job in jobs)
+    return JobsReported(tuple(settled), generation=driver.machine.generation)
+
+
+def test_a_plan_names_the_jobs_that_it_changes_once_all_is_reported() -> None:
+    driver, a, b = Driver(), cached_job("a", "n1", "n2"), cached_job("b", "n3")
+    driver.know(a, b)
+    assert named(driver) == ["a", "b"], "nothing is known to be wanted yet"
+    driver.tell(nodes("n4"))
+    assert named(driver) == ["a", "b"], "what the plan before has changed is not reported yet"
+    driver.tell(nodes(left=("n4",)))
+    driver.tell(reported(driver, a, b))
+    assert named(driver) == [], "that job a or b does not get n4 after all is what JobManager knows"
+    driver.tell(reported(driver, a, b))
+    driver.tell(nodes("n5"))
+    assert len(named(driver)) == 1
+
+
+def test_a_refused_plan_leaves_nothing_to_be_reported() -> None:
+    driver, a = Driver(), cached_job("a", "n1", "n2", "n3")
+    driver.know(a)
+    driver.tell(reported(driver, a))
+    assert named(driver, PlanOutcome.REFUSED) == []
+    assert named(driver, PlanOutcome.UNREACHABLE) == []
+    assert named(driver) == ["a"], "the plan before may have been applied"
+
+
+def test_a_plan_names_the_job_of_a_node_that_left_and_came_back() -> None:
+    """JobManager has taken it from the job, but has not said so yet: it would lie idle."""
+    driver, a, b = Driver(), cached_job("a", "n1", "n2"), cached_job("b", "n3")
+    driver.know(a, b)
+    driver.tell(reported(driver, a, b))
+    assert named(driver) == []
+    driver.tell(reported(driver, a, b))
+    driver.tell(nodes(left=("n2",)))
+    driver.tell(nodes("n2"))
+    assert named(driver) == ["a"]
+
+
 def test_a_growth_is_measured_from_its_command_to_its_confirmation() -> None:
     driver = Driver()
     driver.know(cached_job("a", "n1"))

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from malletrain.allocator.machine.node_stays import NodeStays
-from malletrain.allocator.problem.planner import PlannableNode
 from malletrain.allocator.wire.messages import node_from_proto, stays_from_proto
 from malletrain.runtime.clock import ManualClock
 from malletrain.scavenger.job_manager_client import Releaser
@@ -66,6 +65,7 @@ class Both:
     def __init__(self, folder: Path, past: Sequence[float] = (), start: float = START) -> None:
         self.source, self.clock = Told(), ManualClock(start)
         self.stays = NodeStays()
+        self.facts: dict[str, tuple[str, int]] = {}
         self.service = ScavengerService(
             self.source,
             machine_of(past_lengths=past, horizon_seconds=7200, begun=start),
@@ -87,11 +87,10 @@ class Both:
         told = await self.asked(scavenger)
         response = await scavenger.stub.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=20)
         listed = [node_from_proto(node) for node in response.nodes]
-        found = self.stays.refreshed([PlannableNode(node.name) for node in listed], self.clock.time())
-        assert [(node.name, node.pool, node.gpus) for node in found] == [(n.name, n.pool, n.gpus) for n in listed]
-        assert [node.expected_stay_seconds for node in found] == pytest.approx(
-            [node.expected_stay_seconds for node in listed], rel=1e-12, abs=0
-        )
+        found = self.stays.seconds([node.name for node in listed], self.clock.time())
+        self.facts |= {node.name: (node.pool, node.gpus) for node in self.stays.changed(found)}
+        assert [(name, *self.facts[name]) for name in found] == [(n.name, n.pool, n.gpus) for n in listed]
+        assert list(found.values()) == pytest.approx([node.expected_stay_seconds for node in listed], rel=1e-12, abs=0)
         return told
 
 
@@ -173,9 +172,8 @@ def test_between_reports_stays_follow_from_the_ages_by_the_scavengers_clock() ->
         complete=True,
         nodes=[scavenger_pb2.StayingNode(name="a", idle_since_unix_seconds=1000)],
     )
-    stays, nodes = NodeStays(), [PlannableNode("a", 7.0), PlannableNode("unknown", 8.0)]
-    assert stays.refreshed(nodes, 0.0) == []
+    stays, names = NodeStays(), ("a", "unknown")
+    assert stays.seconds(names, 0.0) == {}
     stays.take(stays_from_proto(message), now=400.0)  # our clock is ten minutes late
-    assert stays.refreshed(nodes, 400.0)[0].expected_stay_seconds == pytest.approx(100 + 0.5 * 100)
-    assert stays.refreshed(nodes, 460.0)[0].expected_stay_seconds == pytest.approx(40 + 0.5 * 100)
-    assert stays.refreshed(nodes, 4000.0)[0].expected_stay_seconds == pytest.approx(100)
+    for now, seconds in ((400.0, 100 + 0.5 * 100), (460.0, 40 + 0.5 * 100), (4000.0, 100.0)):
+        assert stays.seconds(names, now) == pytest.approx({"a": seconds})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from operator import is_
 
 import pytest
 
 from malletrain.allocator.fleets.members import LateRate
 from malletrain.allocator.machine.cluster_cache import CachedProfile, ClusterCache
-from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
+from malletrain.allocator.problem.allocation_problem import CostModel, JobDemand, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import ForwardTime
 from malletrain.allocator.problem.planner import (
     JobCurve,
@@ -78,6 +79,34 @@ def test_newer_stays_are_taken_over_for_known_nodes_only() -> None:
     found = cache()
     found.update_stays([PlannableNode("n2", 77.0), PlannableNode("n9", 5.0)])
     assert build_problem(found.plan_input(0.0), OPTIONS).expected_stay_seconds == {"n1": 9.0, "n2": 77.0, "n3": 9.0}
+
+
+def test_stays_of_all_nodes_count_until_a_node_leaves_or_joins_anew() -> None:
+    found = cache()
+    found.update_stays([PlannableNode("n1", 70.0, "main")], {"n1": 70.0, "n2": 60.0, "n9": 5.0})
+    assert found.plan_input(0.0).expected_stays == {"n1": 70.0, "n2": 60.0, "n3": 9.0}
+    assert found.pool_of("n1") == "main"
+    found.update_nodes([node("n2")], ["n1"])
+    assert found.plan_input(0.0).expected_stays == {"n2": 9.0, "n3": 9.0}
+    found.update_stays([PlannableNode("n3", 50.0)], {"n2": 40.0, "n3": 50.0})
+    found.update_stays([PlannableNode("n2", 30.0)])
+    assert found.plan_input(0.0).expected_stays == {"n2": 30.0, "n3": 50.0}, "another Scavenger lists its nodes"
+
+
+def test_a_job_of_which_nothing_has_changed_is_the_same_object_in_the_next_problem() -> None:
+    found = cache()
+
+    def demands() -> tuple[JobDemand, ...]:
+        return build_problem(found.plan_input(0.0), OPTIONS).jobs
+
+    before = demands()
+    found.update_nodes([node("n4")])
+    assert all(map(is_, before, demands()))
+    found.update_profiles([profile("b")])
+    found.update_nodes([], ["n1"])  # which job a has
+    assert demands()[0].current_nodes == ()
+    found.update_nodes([node("n1")])
+    assert demands() == before
 
 
 def test_newer_stays_do_not_change_what_a_node_is() -> None:

@@ -106,7 +106,9 @@ def test_an_explanation_keeps_to_the_limit(
                 assert worth.loss == pytest.approx(answer.objective - forced, abs=close)
 
 
-def planned(rules: dict[str, PoolTerms], *jobs: PlannableJob, pools: str = "aaabbbb") -> PlanProblem:
+def planned(
+    rules: dict[str, PoolTerms], *jobs: PlannableJob, pools: str = "aaabbbb", busy: tuple[str, ...] = ()
+) -> PlanProblem:
     """A plan for nodes whose names begin with those of their pools."""
     section = AllocatorSettings(forward_seconds=100.0)
     options = replace(section.planner_options, pools=rules)
@@ -115,7 +117,9 @@ def planned(rules: dict[str, PoolTerms], *jobs: PlannableJob, pools: str = "aaab
     )
     points = tuple(ScalingPoint(count, 100.0 * count**0.8) for count in range(1, 5))
     curves = {job.id: JobCurve(points, 10.0, 5.0) for job in jobs}
-    return plan_problem(PlanInput(nodes, jobs, curves=curves, growth_seconds={job.id: 60.0 for job in jobs}), options)
+    growths = {job.id: 60.0 for job in jobs}
+    plan_input = PlanInput(nodes, jobs, frozenset(busy), curves=curves, growth_seconds=growths)
+    return plan_problem(plan_input, options)
 
 
 def job(name: str, *held: str, owner: str = "ada", least: int = 1) -> PlannableJob:
@@ -131,6 +135,12 @@ def test_the_longest_name_counts() -> None:
     rules = {"main": PoolTerms(max_nodes=1), "main/ax4": PoolTerms(max_nodes=2)}
     found = [terms_of(rules, pool).max_nodes for pool in ("main", "main/ax4", "main/bx4", "main2", "")]
     assert found == [1, 2, 1, None, None]
+
+
+def test_a_pool_has_its_terms_while_all_nodes_of_the_others_are_busy() -> None:
+    rules = {"main/ax4": PoolTerms(max_nodes=2, max_parallel=1)}
+    assert counts(planned(rules, job("x"), job("y"), pools="aaab", busy=("b4",))) == {"x": 2, "y": 0}
+    assert counts(planned(rules, job("x"), pools="ab", busy=("a1", "b2"))) == {"x": 0}
 
 
 def test_each_pool_has_its_own_terms() -> None:

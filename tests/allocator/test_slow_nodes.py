@@ -73,4 +73,4 @@ def test_the_scavenger_tells_each_time_which_nodes_are_slow(told: list[str]) -> 
     )
     stays.take(stays_from_proto(first), 0.0)
     stays.take(stays_from_proto(scavenger_pb2.GetStaysResponse(token="2", slow_nodes=told)), 0.0)
-    assert [node.name for node in stays.refreshed(NODES[:2], 0.0) if node.slow] == told
+    assert [node.name for node in stays.changed(stays.seconds(("n0", "n1"), 0.0)) if node.slow] == told

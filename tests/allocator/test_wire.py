@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from malletrain.allocator.machine.cluster_cache import CachedJob
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, Assignment, JobDemand
 from malletrain.allocator.problem.planner import PlannableJob, PlannableNode
 from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.allocator.wire import messages
@@ -70,3 +73,13 @@ def test_a_profile_lowered_by_caution_still_never_falls(caution: float, rates: l
 def test_a_profile_without_points_is_no_curve() -> None:
     found = messages.profile_from_proto(profiler_pb2.Profile(job_id="j1"), 0.0)
     assert (found.curve, found.pin) == (None, None)
+
+
+def test_what_is_remembered_of_a_message_is_that_of_the_same_job_only() -> None:
+    job = JobDemand("a", 1, 4, (ScalingPoint(1, 10.0),), current_nodes=("n1",))
+    problem = AllocationProblem(("n1", "n2"), 60.0, (job,), expected_stay_seconds={"n1": 5.0})
+    moved = replace(problem, jobs=(replace(job, current_nodes=("n2",), boot_seconds=3.0),), max_nodes=1)
+    for each in (problem, moved, problem):
+        assert messages.problem_from_proto(messages.problem_to_proto(each)) == each
+    for nodes in (("n1",), ("n1", "n2"), (), ("n1",)):
+        assert messages.assignment_to_proto(Assignment("a", nodes)).nodes == list(nodes)

@@ -15,7 +15,7 @@ from tests.system.deployment import Deployment, deployed
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(tmp_path_factory.mktemp("dashboard"), SETTINGS) as deployment:
+    with deployed(tmp_path_factory.mktemp("dashboard"), SETTINGS, seconds=SECONDS) as deployment:
         wait_until(lambda: len(deployment.json("nodes")) == 6, SECONDS, "all nodes")
         yield deployment
 

@@ -25,13 +25,14 @@ playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["now", "jobs", "job", "plan", "nodes", "week", "usage"])
+@pytest.mark.parametrize("name", ["now", "jobs", "job", "compare", "plan", "nodes", "week", "usage"])
 def test_each_page_is_drawn_and_readable(page: Any, base: str, job_id: str, name: str, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)
     page.goto(f"{base}/{name}?job={job_id}&node=n1&span=900")
     page.wait_for_function(f"() => document.documentElement.dataset.theme === '{scheme}'", timeout=PATIENCE)
     drawn(page)
     words = {"nodes": "n1", "week": "Choose settings and replay.", "usage": "Usage of all, until"}
+    words["compare"] = "Choose an array, a search or a name."
     shown = words.get(name, job_id)
     playwright.expect(page.locator("main")).to_contain_text(shown, timeout=PATIENCE)
     if name == "plan":

@@ -60,3 +60,13 @@ def test_a_group_is_chosen_by_the_address() -> None:
     assert (found.group, found.metric) == ("a b&c", "val loss")
     assert found.link("compare", metric="") == "/compare?group=a+b%26c"
     assert Selection.of({"group": [b"a\n"], "metric": [b"x" * 257]}) == Selection()
+
+
+def test_the_usual_span_fits_the_past() -> None:
+    usual = Selection.of({})
+    assert [usual.fitted(0.0, past).span for past in (0.0, 600.0, 900.0, 901.0, 1e6)] == [900, 900, 900, 3600, 3600]
+    assert usual.fitted(0.0, 600.0).link("jobs") == "/jobs", "it goes on fitting"
+    chosen = Selection.of({"span": [b"3600"]})
+    assert chosen.fitted(0.0, 600.0) == chosen
+    assert usual.link("now", span=3600.0) == "/now?span=3600"
+    assert Selection.of({"until": [b"1000"]}).fitted(990.0, 1000.0).span == 3600

@@ -158,7 +158,7 @@ def steps(state_dir: Path, job_id: str) -> int:
 
 
 def logs(state_dir: Path, job_id: str) -> set[str]:
-    return {path.name for path in JobFolder(state_dir / "jobs" / job_id).logs.iterdir()}
+    return {path.name for path in JobFolder(state_dir / "jobs" / job_id).logs.glob("*.log")}
 
 
 async def trains_on(state_dir: Path, job_id: str) -> None:

@@ -86,7 +86,7 @@ def filled(path: Path) -> Path:
     """A job's folder after its end."""
     (path / job_folder.LOGS_FOLDER).mkdir(parents=True)
     (path / job_folder.CHECKPOINTS_FOLDER).mkdir()
-    for name in (*job_folder.OWN_FILES, "logs/n1.0.log", "logs/sidecar.log"):
+    for name in (*job_folder.OWN_FILES, "logs/n1.0.log", "logs/n1.0.times", "logs/sidecar.log"):
         (path / name).write_text("x")
     return path
 

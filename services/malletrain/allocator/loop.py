@@ -237,7 +237,7 @@ class ControlLoop:
         plan = question.plan
         if self._span is not None:
             self._span.solved(plan.problem.whole, plan.allocation)
-        parts = map(messages.assignment_to_proto, plan.assignments)
+        parts = map(messages.assignment_to_proto, question.parts)
         request = job_manager_pb2.ApplyPlanRequest(generation=plan.generation, assignments=parts, partial=True)
         try:
             response = await self._peers.job_manager.ApplyPlan(
@@ -246,7 +246,8 @@ class ControlLoop:
         except grpc.aio.AioRpcError as error:
             outcome = PlanOutcome.UNREACHABLE if error.code() in _UNREACHABLE else PlanOutcome.REFUSED
             return PlanAnswered(outcome, error.details() or error.code().name)
-        return PlanAnswered(PlanOutcome.APPLIED, omissions=tuple(entry.reason for entry in response.omissions))
+        omissions = tuple(entry.reason for entry in response.omissions)
+        return PlanAnswered(PlanOutcome.APPLIED, omissions=omissions, rescaled=bool(response.rescaled_job_ids))
 
     def _finish(self, effect: FinishPlan) -> None:
         """Store and publish a plan. Not before its answer: nodes wait for that, and nobody for a long message."""

@@ -16,8 +16,8 @@ _SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 _NO_TIME = "-" * len("2026-01-31 12:00:00")
-_LATEST_MS = 253_402_300_799_000
-"""The end of the year 9999, after which Python knows no dates."""
+_LATEST_MS = 250_000_000_000_000
+"""In the year 9892: Python knows no dates after 9999."""
 
 
 @dataclass(frozen=True)

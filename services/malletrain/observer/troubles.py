@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from malletrain.observer.facts import SourceFact
@@ -39,21 +39,40 @@ class ServiceState:
     refusal: str = ""
 
 
-def troubles(services: Mapping[str, ServiceState], source: SourceFact | None, who: str) -> list[str]:
-    """A line for each service that does not answer or serve us, and for a source that has no news.
+def _in_utc(time_: float) -> str:
+    return time.strftime("%H:%M:%S UTC", time.gmtime(time_))
+
+
+def troubles(
+    services: Mapping[str, ServiceState],
+    source: SourceFact | None,
+    who: str,
+    time_of_day: Callable[[float], str] = _in_utc,
+) -> list[str]:
+    """A line for the services that do not answer, for each that does not serve us, and for a source without news.
 
     Args:
         services: By name.
         source: The source of idle nodes; None where the Scavenger was not asked yet.
         who: Who is refused, for people.
+        time_of_day: Writes a time, which is in seconds since the epoch.
     """
     lines = []
-    for name, state in services.items():
-        if state.answers is False:
-            since = time.strftime("%H:%M:%S", time.gmtime(state.since))
-            lines.append(f"{NAMES[name]} does not answer since {since} UTC: {_TELLS[name]} are shown as of then.")
-        elif state.refusal:
-            lines.append(f"{NAMES[name]} refuses {who}: {state.refusal}")
+    away = {name: state.since for name, state in services.items() if state.answers is False}
+    if len(away) == 1:
+        ((name, since),) = away.items()
+        lines.append(f"{NAMES[name]} does not answer since {time_of_day(since)}: {_TELLS[name]} are shown as of then.")
+    elif away:
+        first, *others = (NAMES[name] for name in away)
+        *between, last = (name.replace("The ", "the ") for name in others)
+        who_else = f"{', '.join([first, *between])} and {last}"
+        first_time = time_of_day(min(away.values()))
+        lines.append(f"{who_else} do not answer, the first since {first_time}: what they tell is shown as of then.")
+    lines += [
+        f"{NAMES[name]} refuses {who}: {state.refusal}"
+        for name, state in services.items()
+        if state.refusal and name not in away
+    ]
     if source is not None and source.stale:
         lines.append(f"The last good answer of {source.source} is too old: no node is offered.")
     return lines

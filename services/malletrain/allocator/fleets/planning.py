@@ -199,7 +199,7 @@ def _planned(
         per_node,
         max(1, per_node * min(terms.max_nodes, len(suitable))),
         forward.of(
-            (node.expected_stay_seconds for node in base.free_to_plan),
+            base.expected_stays.values(),
             base.changes,
             (base.start_seconds(job.id) for job in jobs),
         ),

@@ -90,6 +90,7 @@ class ClusterCache:
     """
 
     _nodes: dict[str, PlannableNode] = field(default_factory=dict)
+    _stays: dict[str, float] = field(default_factory=dict)
     _jobs: dict[str, CachedJob] = field(default_factory=dict)
     _profiles: dict[str, CachedProfile] = field(default_factory=dict)
     _late_rates: Mapping[str, LateRate] = field(default_factory=dict)
@@ -108,6 +109,16 @@ class ClusterCache:
         """Generation of the next plan: above that of our last plan, and above every one that JobManager has seen."""
         return max((last, self._generation, *(job.plan_generation for job in self._jobs.values()))) + 1
 
+    @property
+    def generation(self) -> int:
+        """Generation of the newest plan that JobManager has reported to have applied; 0: none."""
+        return self._generation
+
+    def wanted_nodes(self, job_id: str) -> tuple[str, ...] | None:
+        """What JobManager has last reported to be wanted for a job; None: it is not known."""
+        job = self._jobs.get(job_id)
+        return job.wanted_nodes if job is not None else None
+
     def note_generation(self, generation: int) -> None:
         """JobManager has applied a plan of this generation."""
         self._generation = max(self._generation, generation)
@@ -119,10 +130,14 @@ class ClusterCache:
         self._input = None
         if snapshot:
             self._nodes.clear()
+            self._stays.clear()
             self._nodes_known = True
         for name in left:
             self._nodes.pop(name, None)
-        self._nodes.update((node.name, node) for node in joined)
+            self._stays.pop(name, None)
+        for node in joined:
+            self._nodes[node.name] = node
+            self._stays.pop(node.name, None)
 
     def pool_of(self, name: str) -> str:
         """The pool of a node; empty where it is not known."""
@@ -135,6 +150,11 @@ class ClusterCache:
         return self._nodes.values()
 
     @property
+    def node_names(self) -> Collection[str]:
+        """The names of the idle nodes."""
+        return self._nodes.keys()
+
+    @property
     def jobs(self) -> Collection[CachedJob]:
         """The jobs that have not ended."""
         return self._jobs.values()
@@ -144,9 +164,15 @@ class ClusterCache:
         profile = self._profiles.get(job_id)
         return profile.curve if profile is not None else None
 
-    def update_stays(self, nodes: Iterable[PlannableNode]) -> None:
-        """Take over newer expected stays; nodes that are not known are ignored."""
+    def update_stays(self, nodes: Iterable[PlannableNode], stays: Mapping[str, float] | None = None) -> None:
+        """Take over newer expected stays; nodes that are not known are ignored.
+
+        Args:
+            nodes: Nodes that have changed besides.
+            stays: Expected stays of nodes in seconds, by name; None: those of `nodes`, which are all.
+        """
         self._input = None
+        self._stays = {} if stays is None else dict(stays)
         for node in nodes:
             known = self._nodes.get(node.name)
             if known is None:
@@ -263,6 +289,7 @@ class ClusterCache:
                 if job.plannable.member is not None and not job.may_be_planned(now)
             },
             late_rates=self._late_rates,
+            stays=self._stays.copy(),
         )
 
     def _handed_over(self, now: float) -> frozenset[str]:

@@ -42,8 +42,9 @@ from malletrain.allocator.machine.stimuli import (
     Stimulus,
     StoreGrowths,
 )
-from malletrain.allocator.problem.allocation_problem import Allocation
+from malletrain.allocator.problem.allocation_problem import Allocation, Assignment
 from malletrain.allocator.problem.planner import PlanInput, PlannerOptions, PlanProblem, plan_problem
+from malletrain.common.gpus import node_of
 from malletrain.runtime.kernel.recording import Moment
 
 Effects = tuple[Effect, ...]
@@ -147,6 +148,7 @@ class AllocatorMachine:
     _solved_ahead: tuple[_Problem, Allocation] | None = None
     _solved: _Problem | None = None
     _plan: Plan | None = None
+    _newest_change: int = 0
 
     def __post_init__(self, remembered: Remembered | None) -> None:
         """Take over what is remembered."""
@@ -287,8 +289,11 @@ class AllocatorMachine:
         if answer.stays is not None:
             self._stays.take(answer.stays, now.unix_seconds)
         # Without an answer the expected stays are those at the nodes' present ages, by the answer before.
-        refreshed = answer.nodes or self._stays.refreshed(self._cache.nodes, now.unix_seconds)
-        self._cache.update_stays(refreshed)
+        if answer.nodes:
+            self._cache.update_stays(answer.nodes)
+        else:
+            stays = self._stays.seconds(self._cache.node_names, now.unix_seconds)
+            self._cache.update_stays(self._stays.changed(stays), stays)
         if answer.samples:
             self._cache.update_samples(answer.samples)
         if answer.feed_rates:
@@ -347,7 +352,23 @@ class AllocatorMachine:
             decisions=solved.planning.decide(allocation),
         )
         self.phase, self.due_at = PlanPhase.APPLYING, inf
-        return (ApplyPlan(self._plan),)
+        return (ApplyPlan(self._plan, self._changing_parts(self._plan)),)
+
+    def _changing_parts(self, plan: Plan) -> tuple[Assignment, ...]:
+        """What a plan changes; all of it while what the plan before has changed is not reported yet.
+
+        Jobs of a node that has left and is back are named, too: JobManager may have taken it from them, and not
+        reported that yet.
+        """
+        if self._cache.generation < self._newest_change:
+            return plan.assignments
+        back = self._trigger.left.intersection(self._cache.node_names)
+        wanted = self._cache.wanted_nodes
+        return tuple(
+            part
+            for part in plan.assignments
+            if part.nodes != wanted(part.job_id) or not back.isdisjoint(map(node_of, part.nodes) if back else ())
+        )
 
     def _finish(self, answer: PlanAnswered, now: Moment) -> Effects:
         plan, solved = self._plan, self._solved
@@ -355,6 +376,8 @@ class AllocatorMachine:
         assert plan is not None
         assert solved is not None
         self.generation = plan.generation
+        if answer.outcome is not PlanOutcome.REFUSED and answer.rescaled:
+            self._newest_change = plan.generation
         if answer.outcome is PlanOutcome.APPLIED:
             self._trigger.applied(solved.present, now.monotonic, in_part=bool(answer.omissions))
             self._remember(plan.decisions, solved.present.resting.values())

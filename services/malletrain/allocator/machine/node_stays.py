@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from malletrain.allocator.machine.expected_stays import expected_stays
@@ -66,12 +66,15 @@ class NodeStays:
     _ahead: float = 0.0
     _nodes: dict[str, NodeTimes] = field(default_factory=dict)
     _slow: frozenset[str] = frozenset()
+    _changed: frozenset[str] = frozenset()
 
     def take(self, report: StayReport, now: float) -> None:
         """Take over a report that has come at `now`, in seconds since the epoch by our own clock."""
         self.token = report.token
         self._horizon = report.horizon_seconds
         self._ahead = report.time - now
+        # Joins do not say which nodes are slow, and may come after the report that they are part of.
+        self._changed = self._slow.union(report.slow, report.nodes)
         self._slow = report.slow
         if not report.same_curve:
             self._curve = report.curve
@@ -80,12 +83,21 @@ class NodeStays:
         else:
             self._nodes.update(report.nodes)
 
-    def refreshed(self, nodes: Collection[PlannableNode], now: float) -> list[PlannableNode]:
-        """Those of these nodes that are known, with their expected stays at `now`, in seconds since the epoch."""
-        names = [node.name for node in nodes if node.name in self._nodes]
-        known = list(map(self._nodes.__getitem__, names))
-        since, until = [times.since for times in known], [times.until for times in known]
+    def seconds(self, names: Iterable[str], now: float) -> dict[str, float]:
+        """Expected stays at `now`, in seconds since the epoch, of those of these nodes that are known, in seconds."""
+        known = [name for name in names if name in self._nodes]
+        times = list(map(self._nodes.__getitem__, known))
+        since, until = [entry.since for entry in times], [entry.until for entry in times]
         stays = expected_stays(self._curve, self._horizon, now + self._ahead, since, until)
-        pools, gpus = [times.pool for times in known], [times.gpus for times in known]
-        refreshed = list(map(PlannableNode, names, stays, pools, gpus))
-        return [node._replace(slow=node.name in self._slow) for node in refreshed] if self._slow else refreshed
+        return dict(zip(known, stays, strict=True))
+
+    def changed(self, stays: Mapping[str, float]) -> list[PlannableNode]:
+        """Nodes of the newest report, and those that are or were slow, as they are now.
+
+        Args:
+            stays: As `seconds` has computed them; other nodes are left out.
+        """
+        known = ((name, self._nodes[name]) for name in self._changed if name in stays)
+        return [
+            PlannableNode(name, stays[name], times.pool, times.gpus, slow=name in self._slow) for name, times in known
+        ]

@@ -43,7 +43,7 @@ class Signature:
         """The signature of a plan's input."""
         jobs, curves = plan_input.planned_jobs, plan_input.curves
         return cls(
-            frozenset(node.name for node in plan_input.free_to_plan),
+            plan_input.node_names,
             frozenset(job.id for job in jobs),
             frozenset((job.id, plan_input.pins[job.id].nodes) for job in jobs if job.id in plan_input.pins),
             frozenset(plan_input.busy_gpus),
@@ -92,6 +92,11 @@ class PlanTrigger:
         until a plan follows.
         """
         self._left |= frozenset(nodes)
+
+    @property
+    def left(self) -> frozenset[str]:
+        """Nodes that have left since the last plan that was applied as a whole was begun, or while it was made."""
+        return self._left | self._left_before
 
     def wait_seconds(self, cache: ClusterCache, now: float, monotonic: float) -> float | None:
         """Seconds until something is due without any event; None where nothing is.

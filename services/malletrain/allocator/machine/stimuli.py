@@ -99,11 +99,13 @@ class PlanAnswered:
         outcome: What JobManager did with the plan.
         refusal: Why it was not applied; empty if it was.
         omissions: Why parts of it were left out, if only the rest was applied.
+        rescaled: Whether it may have changed what is wanted for some job; JobManager reports these jobs then.
     """
 
     outcome: PlanOutcome
     refusal: str = ""
     omissions: tuple[str, ...] = ()
+    rescaled: bool = True
 
 
 Stimulus = (
@@ -175,9 +177,16 @@ class Solve:
 
 @dataclass(frozen=True)
 class ApplyPlan:
-    """Have JobManager apply a plan, or the part of it that fits; `PlanAnswered` is due."""
+    """Have JobManager apply a plan, or the part of it that fits; `PlanAnswered` is due.
+
+    Attributes:
+        plan: The plan.
+        parts: What it changes, by all that JobManager has reported. Jobs that are not named keep what is wanted for
+            them: of a node that has left meanwhile, JobManager knows better than a plan from before.
+    """
 
     plan: Plan
+    parts: tuple[Assignment, ...]
 
 
 @dataclass(frozen=True)

@@ -181,11 +181,18 @@ class ScaleRates:
 
 
 _RateArrays = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
-_remembered: MemoryByJob[_RateArrays] = MemoryByJob()
+_remembered_arrays: MemoryByJob[_RateArrays] = MemoryByJob()
+_remembered: MemoryByJob[ScaleRates] = MemoryByJob()
 
 
 def scale_rates(job: JobDemand, metric: ObjectiveMetric, pool: int) -> ScaleRates:
     """The permitted scales of a job within a pool of so many nodes, with their rates."""
+    last = job.curve[-1].nodes
+    largest, max_held = min(job.max_nodes, last, pool), min(last, max(pool, len(job.current_nodes)))
+    return _remembered.value(job.id, (job, metric, largest, max_held), lambda: _made_rates(job, metric, pool))
+
+
+def _made_rates(job: JobDemand, metric: ObjectiveMetric, pool: int) -> ScaleRates:
     last = job.curve[-1].nodes
     largest, max_held = min(job.max_nodes, last, pool), min(last, max(pool, len(job.current_nodes)))
     terms = job.curve, job.permitted_nodes, job.min_nodes, job.weight, job.value, metric, largest, max_held
@@ -201,7 +208,7 @@ def scale_rates(job: JobDemand, metric: ObjectiveMetric, pool: int) -> ScaleRate
     for stall in job.stalls:
         stalls.setdefault(stall.from_nodes, {})[stall.to_nodes] = stall.seconds
     up, down = job.scale_up_seconds, job.scale_down_seconds
-    return ScaleRates(*_remembered.value(job.id, terms, arrays), up, down, stalls, job.boot_seconds)
+    return ScaleRates(*_remembered_arrays.value(job.id, terms, arrays), up, down, stalls, job.boot_seconds)
 
 
 def scale_values(job: JobDemand, problem: AllocationProblem) -> ScaleValues:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from malletrain.allocator.fleets.members import FleetMember, LateRate
@@ -23,6 +24,7 @@ from malletrain.allocator.problem.forward_time import (
     start_seconds,
 )
 from malletrain.allocator.problem.kinds import with_kinds
+from malletrain.allocator.problem.memory_by_job import MemoryByJob
 from malletrain.allocator.problem.pools import PoolTerms, join, split, terms_of, within_places
 from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
 from malletrain.model.job_terms import JobTerms
@@ -31,13 +33,18 @@ from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits, TraitCe
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.model.topology import GroupPath, TopologyPreference
 
+_NAME: Callable[[PlannableNode], str] = attrgetter("name")
+_POOL: Callable[[PlannableNode], str] = attrgetter("pool")
+_STAY: Callable[[PlannableNode], float] = attrgetter("expected_stay_seconds")
+
 
 class PlannableNode(NamedTuple):
     """An idle node.
 
     Attributes:
         name: Its name.
-        expected_stay_seconds: How much longer it is expected to stay idle, in seconds; 0 where that is not known.
+        expected_stay_seconds: How much longer it was expected to stay idle when it was told of, in seconds; 0 where
+            that is not known.
         pool: Its pool; nodes of a pool have the same GPUs.
         gpus: How many GPUs it has.
         gpu_type: Kind of its GPUs; empty without GPUs.
@@ -170,6 +177,7 @@ class PlanInput:
         resting: Members of fleets that may not have GPUs now and have not ended, with their fleets.
         late_rates: Members of fleets whose rates did not come in time, by their jobs.
         unix_seconds: The time, in seconds since the epoch; only deadlines need it.
+        stays: How much longer nodes are expected to stay idle by what is known since they were told of, in seconds.
     """
 
     nodes: tuple[PlannableNode, ...] = ()
@@ -183,6 +191,7 @@ class PlanInput:
     resting: Mapping[str, str] = field(default_factory=dict)
     late_rates: Mapping[str, LateRate] = field(default_factory=dict)
     unix_seconds: float = 0.0
+    stays: Mapping[str, float] = field(default_factory=dict)
 
     def start_seconds(self, job_id: str) -> float:
         """The shortest T_fwd with which a job may well start, in seconds, with the most that booting counts for."""
@@ -194,7 +203,21 @@ class PlanInput:
     @property
     def free_to_plan(self) -> tuple[PlannableNode, ...]:
         """Nodes that a plan may hand out."""
+        if not self.busy_nodes:
+            return self.nodes
         return tuple(node for node in self.nodes if node.name not in self.busy_nodes)
+
+    @property
+    def expected_stays(self) -> dict[str, float]:
+        """How much longer each node that a plan may hand out is expected to stay idle, in seconds."""
+        nodes = self.free_to_plan
+        names = list(map(_NAME, nodes))  # without a loop: there may be ten thousand
+        return dict(zip(names, map(self.stays.get, names, map(_STAY, nodes)), strict=True))
+
+    @property
+    def node_names(self) -> frozenset[str]:
+        """The names of the nodes that a plan may hand out."""
+        return frozenset(map(_NAME, self.free_to_plan))
 
     @property
     def planned_jobs(self) -> tuple[PlannableJob, ...]:
@@ -255,7 +278,8 @@ class PlanProblem:
 
 def plan_problem(plan_input: PlanInput, options: PlannerOptions) -> PlanProblem:
     """The problem of the next plan: built, split by pools, pinned scales assigned."""
-    names = {node.pool for node in plan_input.nodes}
+    # Of a pool whose nodes are all busy there is nothing to plan.
+    names = set(map(_POOL, plan_input.free_to_plan))
     several = not options.span_pools and len(names) > 1
     terms = PoolTerms() if several or not names else terms_of(options.pools, min(names))
     whole = build_problem(plan_input, _with_terms(options, terms))
@@ -285,7 +309,7 @@ def _with_terms(options: PlannerOptions, terms: PoolTerms) -> PlannerOptions:
 def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationProblem:
     """The allocation problem (BFTrainer §3.1), before pools and pins."""
     nodes = plan_input.free_to_plan
-    names = {node.name for node in nodes}
+    stays = plan_input.expected_stays
     jobs = plan_input.planned_jobs
     if options.avoid_slow_nodes:
         jobs = without_slow_nodes(jobs, nodes)
@@ -293,21 +317,20 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
     limit = options.max_nodes_per_owner
     # Who owns the jobs does not matter where all are one owner's and there is no limit.
     named = bool(limit) or len(owners) > 1 or options.pools_limit_owners
-    stays = (node.expected_stay_seconds for node in nodes)
-    forward = options.forward.of(stays, plan_input.changes, (plan_input.start_seconds(job.id) for job in jobs))
+    forward = options.forward.of(stays.values(), plan_input.changes, (plan_input.start_seconds(job.id) for job in jobs))
     demands = []
     for job in jobs:
         curve = plan_input.curves[job.id]
         boot = _boot_seconds(plan_input.growth_seconds.get(job.id, 0.0), curve, forward)
         value = job.value.curve(plan_input.unix_seconds)
-        demands.append(_demand(job, curve, names, named, boot, value))
+        demands.append(_demand(job, curve, stays, named, boot, value))
     problem = AllocationProblem(
-        nodes=tuple(node.name for node in nodes),
+        nodes=tuple(stays),
         forward_seconds=forward,
         jobs=tuple(demands),
         cost_model=options.cost_model,
         objective_metric=options.objective_metric,
-        expected_stay_seconds={node.name: node.expected_stay_seconds for node in nodes},
+        expected_stay_seconds=stays,
         owner_limits=dict.fromkeys(owners, limit) if limit else {},
         paths=_paths(nodes, jobs),
     )
@@ -350,8 +373,25 @@ def _boot_seconds(growth_seconds: float, curve: JobCurve, forward_seconds: float
     return max(0.0, min(growth_seconds - curve.scale_up_seconds, MAX_BOOT * forward_seconds))
 
 
+_remembered: MemoryByJob[JobDemand] = MemoryByJob()
+
+
 def _demand(
-    job: PlannableJob, curve: JobCurve, idle: set[str], named: bool, boot_seconds: float, value: ValueCurve
+    job: PlannableJob, curve: JobCurve, idle: Mapping[str, float], named: bool, boot_seconds: float, value: ValueCurve
+) -> JobDemand:
+    """A job of the problem: the same object as in the problem before where nothing of it has changed.
+
+    What follows from a job is remembered by what follows from that object: its check, its rates, its message.
+    """
+    current = job.current_nodes
+    if not all(map(idle.__contains__, current)):
+        current = tuple(node for node in current if node in idle)
+    terms = job, curve, current, named, boot_seconds, value
+    return _remembered.value(job.id, terms, lambda: _made_demand(job, curve, current, named, boot_seconds, value))
+
+
+def _made_demand(
+    job: PlannableJob, curve: JobCurve, current: tuple[str, ...], named: bool, boot_seconds: float, value: ValueCurve
 ) -> JobDemand:
     return JobDemand(
         **job.terms(weight=job.weight * job.share_weight),
@@ -360,7 +400,7 @@ def _demand(
         scale_down_seconds=curve.scale_down_seconds,
         curve=curve.points,
         stalls=curve.stalls,
-        current_nodes=tuple(node for node in job.current_nodes if node in idle),
+        current_nodes=current,
         owner=job.owner if named else "",
         share_weight=job.share_weight,
         boot_seconds=boot_seconds,

@@ -45,6 +45,8 @@ class PinnedProblem:
 
     def complete(self, solved: Allocation) -> Allocation:
         """The solution of the whole problem from that of `rest`."""
+        if not self.pinned:
+            return solved
         found = {entry.job_id: entry.nodes for entry in solved.assignments} | dict(self.pinned)
         assignments = tuple(Assignment(job.id, found[job.id]) for job in self.whole.jobs)
         value = sum(

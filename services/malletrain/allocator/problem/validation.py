@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from itertools import chain
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, ObjectiveMetric
 from malletrain.allocator.problem.memory_by_job import MemoryByJob
@@ -16,6 +18,7 @@ _MAX_VALUE = 1e100
 """Largest value of a scale: far above anything measured, and small enough for sums to stay finite."""
 
 _checked: MemoryByJob[None] = MemoryByJob()
+_checked_lists: MemoryByJob[None] = MemoryByJob()
 
 
 def validate(problem: AllocationProblem) -> None:
@@ -27,8 +30,10 @@ def validate(problem: AllocationProblem) -> None:
     _unique("nodes", problem.nodes)
     if not (math.isfinite(problem.forward_seconds) and problem.forward_seconds > 0):
         raise InvalidInputError("forward_seconds", "a number above 0", problem.forward_seconds)
-    for name, stay in problem.expected_stay_seconds.items():
-        if not 0 <= stay < math.inf:  # without a call: there may be ten thousand
+    stays = problem.expected_stay_seconds
+    # Without a loop where all are right: there may be ten thousand. A sum shows NaN and infinity, which `min` may not.
+    if stays and not (math.isfinite(sum(stays.values())) and min(stays.values()) >= 0):
+        for name, stay in stays.items():
             _not_negative(f"expected_stay_seconds[{name!r}]", stay)
     for owner, limit in problem.owner_limits.items():
         if limit < 0:
@@ -37,8 +42,8 @@ def validate(problem: AllocationProblem) -> None:
         raise InvalidInputError("max_nodes", "at least 0", problem.max_nodes)
     _unique_ids(problem.jobs)
     for index, job in enumerate(problem.jobs):
-        _check_job(f"jobs[{index}]", job, problem.objective_metric)
-        _check_magnitude(f"jobs[{index}]", job, problem)
+        terms = job, problem.objective_metric, problem.forward_seconds
+        _checked.value(job.id, terms, partial(_check_job, f"jobs[{index}]", job, problem))
     _check_holders(problem)
     _check_kinds(problem)
     for path in dict.fromkeys(problem.paths.values()):
@@ -47,6 +52,8 @@ def validate(problem: AllocationProblem) -> None:
 
 
 def _unique(field: str, names: Sequence[str]) -> None:
+    if len(set(names)) == len(names) and all(names):
+        return
     seen: set[str] = set()
     for index, name in enumerate(names):
         if not name:
@@ -66,10 +73,11 @@ def _unique_ids(jobs: Sequence[JobDemand]) -> None:
         seen.add(job.id)
 
 
-def _check_job(field: str, job: JobDemand, metric: ObjectiveMetric) -> None:
+def _check_job(field: str, job: JobDemand, problem: AllocationProblem) -> None:
     _check_terms(field, job)
-    rest = job.curve, job.permitted_nodes, job.stalls, job.min_nodes, job.max_nodes, metric
-    _checked.value(job.id, rest, lambda: _check_lists(field, job, metric))
+    rest = job.curve, job.permitted_nodes, job.stalls, job.min_nodes, job.max_nodes, problem.objective_metric
+    _checked_lists.value(job.id, rest, lambda: _check_lists(field, job, problem.objective_metric))
+    _check_magnitude(field, job, problem)
 
 
 def _check_terms(field: str, job: JobDemand) -> None:
@@ -154,6 +162,9 @@ def _check_stalls(field: str, job: JobDemand) -> None:
 
 def _check_holders(problem: AllocationProblem) -> None:
     known = set(problem.nodes)
+    held = list(chain.from_iterable(job.current_nodes for job in problem.jobs))
+    if len(set(held)) == len(held) and known.issuperset(held):
+        return  # and no loop over ten thousand nodes says which one is wrong
     holders: dict[str, str] = {}
     for index, job in enumerate(problem.jobs):
         for position, node in enumerate(job.current_nodes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, Assignment
 from malletrain.allocator.solvers.kind_flow import KindFlow, KindTable
@@ -31,10 +32,10 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
     Returns:
         The nodes of every job, in the problem's order of jobs and nodes.
     """
-    order = {node: index for index, node in enumerate(problem.nodes)}
+    order = dict(zip(problem.nodes, range(len(problem.nodes)), strict=True))
     stays = problem.expected_stay_seconds
     held = [job.current_nodes for job in problem.jobs]
-    taken = {node for nodes in held for node in nodes}
+    taken = set(chain.from_iterable(held))
     free = [node for node in problem.nodes if node not in taken]
 
     def rank(node: str) -> tuple[float, int]:
@@ -46,10 +47,14 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
         changed = _by_kind(problem, counts, free, rank, tree)
     else:
         changed = _near(problem, counts, free, rank) if near else rearrange(held, counts, free, rank)
-    return tuple(
-        Assignment(job.id, tuple(sorted(changed.get(index, held[index]), key=order.__getitem__)))
-        for index, job in enumerate(problem.jobs)
-    )
+
+    def ordered(nodes: Sequence[str]) -> tuple[str, ...]:
+        places = list(map(order.__getitem__, nodes))
+        ascending = sorted(places)
+        # Most jobs keep their nodes, and these are in order: the same tuple is compared faster with what is wanted.
+        return tuple(nodes if places == ascending else map(problem.nodes.__getitem__, ascending))
+
+    return tuple(Assignment(job.id, ordered(changed.get(index, held[index]))) for index, job in enumerate(problem.jobs))
 
 
 def rearrange(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import nan
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -21,22 +20,18 @@ from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 _SOLVE_BUCKETS_S = (0.0001, 0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
-@dataclass(frozen=True)
-class PlannedRates:
-    """What the newest applied plan expects of the jobs that got nodes.
+_Applied = tuple[AllocationProblem, Allocation]
+"""A problem and its solution, as JobManager has applied it."""
 
-    Attributes:
-        samples_per_second: By job: throughput at the planned scale, by the job's curve.
-    """
 
-    samples_per_second: tuple[JobRow, ...] = ()
-
-    @classmethod
-    def of(cls, problem: AllocationProblem, allocation: Allocation) -> PlannedRates:
-        """The rates of a plan."""
-        jobs = {job.id: job for job in problem.jobs}
-        given = [(jobs[entry.job_id], len(entry.nodes)) for entry in allocation.assignments if entry.nodes]
-        return cls(tuple(JobRow(job.id, (float(rates(job, [count])[0]),)) for job, count in given))
+def planned_rates(applied: _Applied | None) -> list[JobRow]:
+    """What an applied plan expects of the jobs that got nodes: throughput at the planned scale, by the job's curve."""
+    if applied is None:
+        return []
+    problem, allocation = applied
+    jobs = {job.id: job for job in problem.jobs}
+    given = [(jobs[entry.job_id], len(entry.nodes)) for entry in allocation.assignments if entry.nodes]
+    return [JobRow(job.id, (float(rates(job, [count])[0]),)) for job, count in given]
 
 
 class AllocatorMetrics:
@@ -94,7 +89,8 @@ class AllocatorMetrics:
             ["policy"],
             registry=None,
         )
-        self._planned = PlannedRates()
+        # Rates are computed when they are scraped: of a thousand jobs they take as long as half a plan.
+        self._applied: _Applied | None = None
 
     def register(self, metrics: ServiceMetrics) -> None:
         """Add them to those of the service.
@@ -114,10 +110,10 @@ class AllocatorMetrics:
             self._forward,
         )
 
-        def rendered(planned: PlannedRates) -> Iterator[Metric]:
-            yield _planned_metric(planned, metrics.max_jobs)
+        def rendered(applied: _Applied | None) -> Iterator[Metric]:
+            yield _planned_metric(applied, metrics.max_jobs)
 
-        metrics.watch(lambda: self._planned, rendered, PlannedRates())
+        metrics.watch(lambda: self._applied, rendered, None)
         metrics.watch(self._last_hour, _utilization_metrics, None)
 
     def solved(self, allocation: Allocation) -> None:
@@ -151,7 +147,7 @@ class AllocatorMetrics:
         self._nodes.set(len(problem.nodes))
         self._jobs.set(len(problem.jobs))
         if outcome is PlanOutcome.APPLIED:
-            self._planned = PlannedRates.of(problem, allocation)
+            self._applied = problem, allocation
 
 
 def _utilization_metrics(found: Utilization | None) -> Iterator[Metric]:
@@ -173,13 +169,13 @@ def _utilization_metrics(found: Utilization | None) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"malletrain_allocator_{name}", meaning, value)
 
 
-def _planned_metric(planned: PlannedRates, most: int) -> Metric:
+def _planned_metric(applied: _Applied | None, most: int) -> Metric:
     family = GaugeMetricFamily(
         "malletrain_allocator_job_planned_samples_per_second",
         "What a job would process at its planned scale by its curve, if rescales cost nothing.",
         labels=["job_id"],
     )
-    ordered = sorted(planned.samples_per_second, key=lambda row: row.values, reverse=True)
+    ordered = sorted(planned_rates(applied), key=lambda row: row.values, reverse=True)
     for row in limited(ordered, most):
         family.add_metric([row.job_id], row.values[0])
     return family

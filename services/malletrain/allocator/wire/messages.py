@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 
 from malletrain.allocator.fleets.profiling import COUNTED_BATCHES
@@ -112,20 +113,26 @@ def _demand(job: allocator_pb2.JobDemand) -> JobDemand:
 
 def problem_to_proto(problem: AllocationProblem) -> allocator_pb2.AllocationProblem:
     """A problem as a message."""
-    return allocator_pb2.AllocationProblem(
-        nodes=problem.nodes,
-        forward_seconds=problem.forward_seconds,
-        cost_model={CostModel.PAPER: allocator_pb2.COST_MODEL_PAPER, CostModel.STALL: allocator_pb2.COST_MODEL_STALL}[
-            problem.cost_model
-        ],
-        objective_metric=metric_to_proto(problem.objective_metric),
-        jobs=map(_demand_to_proto, problem.jobs),
-        expected_stay_seconds=problem.expected_stay_seconds,
-        owner_limits=problem.owner_limits,
-        kinds=[allocator_pb2.NodeKind(nodes=kind.nodes) for kind in problem.kinds],
-        groups=groups_to_proto(problem.paths, problem.nodes),
-        max_nodes=problem.max_nodes,
+    message = allocator_pb2.AllocationProblem()
+    put_problem(message, problem)
+    return message
+
+
+def put_problem(message: allocator_pb2.AllocationProblem, problem: AllocationProblem) -> None:
+    """Put a problem into an empty message, which may be part of another: ten thousand nodes are copied once only."""
+    message.nodes.extend(problem.nodes)
+    message.forward_seconds = problem.forward_seconds
+    message.cost_model = (
+        allocator_pb2.COST_MODEL_PAPER if problem.cost_model is CostModel.PAPER else allocator_pb2.COST_MODEL_STALL
     )
+    message.objective_metric = metric_to_proto(problem.objective_metric)
+    message.jobs.extend([_remembered.value(job.id, (job,), partial(_demand_to_proto, job)) for job in problem.jobs])
+    message.expected_stay_seconds.update(problem.expected_stay_seconds)
+    message.owner_limits.update(problem.owner_limits)
+    message.kinds.extend(allocator_pb2.NodeKind(nodes=kind.nodes) for kind in problem.kinds)
+    message.groups.extend(groups_to_proto(problem.paths, problem.nodes))
+    if problem.max_nodes is not None:
+        message.max_nodes = problem.max_nodes
 
 
 def metric_to_proto(metric: ObjectiveMetric) -> allocator_pb2.ObjectiveMetric.ValueType:
@@ -141,13 +148,15 @@ def metric_from_proto(value: allocator_pb2.ObjectiveMetric.ValueType, unspecifie
 
 
 _remembered: MemoryByJob[allocator_pb2.JobDemand] = MemoryByJob()
+"""By the job as a whole, which is mostly the one of the problem before."""
+_remembered_lists: MemoryByJob[allocator_pb2.JobDemand] = MemoryByJob()
 
 
 def _demand_to_proto(job: JobDemand) -> allocator_pb2.JobDemand:
     """What hardly ever changes of a job is copied: of a thousand jobs with their curves it takes 20 ms to make."""
     message = allocator_pb2.JobDemand()
     message.CopyFrom(
-        _remembered.value(job.id, (job.curve, job.stalls, job.permitted_nodes), lambda: _lists_to_proto(job))
+        _remembered_lists.value(job.id, (job.curve, job.stalls, job.permitted_nodes), lambda: _lists_to_proto(job))
     )
     message.id, message.owner = job.id, job.owner
     message.min_nodes, message.max_nodes = job.min_nodes, job.max_nodes
@@ -180,9 +189,16 @@ def allocation_to_proto(allocation: Allocation) -> allocator_pb2.Allocation:
     )
 
 
+_remembered_parts: MemoryByJob[allocator_pb2.Assignment] = MemoryByJob()
+
+
 def assignment_to_proto(assignment: Assignment) -> allocator_pb2.Assignment:
-    """What a job gets, as a message."""
-    return allocator_pb2.Assignment(job_id=assignment.job_id, nodes=assignment.nodes)
+    """What a job gets, as a message; it must not be changed: where nothing differs, it is that of the plan before."""
+
+    def make() -> allocator_pb2.Assignment:
+        return allocator_pb2.Assignment(job_id=assignment.job_id, nodes=assignment.nodes)
+
+    return _remembered_parts.value(assignment.job_id, assignment.nodes, make)
 
 
 def node_from_proto(node: resources_pb2.Node) -> PlannableNode:

@@ -21,7 +21,7 @@ def describe(
     decisions: Sequence[FleetDecision],
 ) -> None:
     """Put into a plan what it was made of: the problem, its parts, the solution, and how fleets are divided."""
-    plan.problem.CopyFrom(messages.problem_to_proto(problem.whole))
+    messages.put_problem(plan.problem, problem.whole)
     plan.parts.extend(parts_to_proto(problem, {node.name: node.pool for node in plan_input.nodes}))
     plan.allocation.CopyFrom(messages.allocation_to_proto(allocation))
     plan.fleets.extend(map(decision_to_proto, decisions))

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -52,6 +52,9 @@ SEEDS = 5
 JOB_SAMPLES = 130e6
 _UP_S, _DOWN_S, _VISIT_S = 18.0, 12.0, 5.0
 _TRUTH_SEEDS = 3
+_START_JOBS = 400
+TrialT = TypeVar("TrialT")
+ScoreT = TypeVar("ScoreT")
 
 
 def reproduce(
@@ -377,6 +380,8 @@ def reproduce_malletrain(
     require_plots()
     from malletrain.allocator.solvers.solver_process import SolverProcess
     from malletrain.reproduce.malletrain.exhibits import order_exhibit, solver_exhibit, throughput_exhibit
+    from malletrain.reproduce.malletrain.fragments_exhibit import fragments_exhibit
+    from malletrain.reproduce.malletrain.scaling_exhibit import scaling_exhibit
     from malletrain.reproduce.malletrain.solvers import ALLOCATORS, concurrent_times
     from malletrain.reproduce.malletrain.systems import System, Trial
     from malletrain.reproduce.malletrain.workloads import Mix, WorkloadKind
@@ -397,7 +402,10 @@ def reproduce_malletrain(
     exhibits = [
         throughput_exhibit(scores, scenario.duration_s / 3600.0, samples),
         *measured,
+        *filter(None, (fragments_exhibit(scenario),)),
+        scaling_exhibit(),
         order_exhibit(_UP_S, _DOWN_S, _VISIT_S),
+        _starts(scenario, samples, workers, print_line),
         _truths(print_line),
         solver_exhibit(concurrent_times(SolverProcess, ALLOCATORS, 3, 0), len(os.sched_getaffinity(0))),
     ]
@@ -427,11 +435,42 @@ def real_exhibits(path: Path | None) -> list[Exhibit]:
 def _scores(scenario: Scenario, trials: Sequence[Trial], workers: int) -> Iterator[Score]:
     from malletrain.reproduce.malletrain.systems import score
 
+    yield from _each(partial(score, scenario), trials, workers)
+
+
+def _each(work: Callable[[TrialT], ScoreT], trials: Sequence[TrialT], workers: int) -> Iterator[ScoreT]:
     if workers == 1:
-        yield from (score(scenario, trial) for trial in trials)
+        yield from map(work, trials)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(partial(score, scenario), trials)
+        yield from pool.map(work, trials)
+
+
+def _starts(scenario: Scenario, samples: float, workers: int, print_line: Callable[[str], None]) -> Exhibit:
+    from malletrain.reproduce.malletrain.start_exhibit import (
+        HOURS,
+        MODES,
+        START_SEEDS,
+        StartTrial,
+        start_exhibit,
+        start_score,
+    )
+    from malletrain.reproduce.malletrain.workloads import Mix, WorkloadKind
+
+    first = scenario.until(min(scenario.duration_s, HOURS[-1] * 3600.0))
+    options = ReplayOptions(duration_s=first.duration_s)
+    trials = [
+        StartTrial(mode, Mix(WorkloadKind.NAS, seed, samples, _START_JOBS), options)
+        for mode in MODES
+        for seed in range(START_SEEDS)
+    ]
+    with progress_bar("starts", len(trials), counts=True) as progress:
+        found = []
+        for done, entry in enumerate(_each(partial(start_score, first), trials, workers), 1):
+            found.append(entry)
+            progress(done)
+    print_line(f"profiles at the start: {START_SEEDS} seeds")
+    return start_exhibit(found[:START_SEEDS], found[START_SEEDS:])
 
 
 def _truths(print_line: Callable[[str], None]) -> Exhibit:

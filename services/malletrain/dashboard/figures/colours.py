@@ -25,7 +25,7 @@ class Colours:
         faint: Of axes and lesser text, at least 4.5:1.
         grid: Of grid lines.
         uses: Of node-seconds by use.
-        jobs: Of jobs, in turn.
+        jobs: Of jobs, in turn. A job has about the same hue in all themes, as far as ten can be told apart.
         first: Of the first line of a figure.
         second: Of the second.
     """
@@ -89,7 +89,7 @@ THEMES = {
             Use.STOPPING: "#d98cc3",
             Use.UNASSIGNED: "#5b636e",
         },
-        ("#4aa8e0", "#f0b450", "#b4f0b4", "#f06464", "#8c14f0", "#00f0f0", "#f0f000", "#dc0000", "#8c00a0", "#a01428"),
+        ("#4aa8e0", "#f06464", "#b4f0b4", "#8c14f0", "#f0b450", "#00f0f0", "#f0f000", "#a01428", "#dc0000", "#8c00a0"),
         "#4aa8e0",
         "#f0763a",
     ),

@@ -20,7 +20,7 @@ from bokeh.themes import Theme
 from bokeh.transform import linear_cmap, stack
 
 from malletrain.dashboard.figures.colours import THEMES, Colours
-from malletrain.dashboard.figures.ticks import label_numbers, label_times
+from malletrain.dashboard.figures.ticks import hover_time, label_numbers, label_times
 from malletrain.observer.history import USES, Use
 
 _TOOLS = "xpan,xwheel_zoom,xbox_zoom,reset"
@@ -124,8 +124,8 @@ def nodes_figure(x_range: Any, source: ColumnDataSource, names: Sequence[str], t
     plot.add_tools(
         HoverTool(
             renderers=[bars],
-            tooltips=[("node", "@row{custom}"), ("job", "@label{custom}"), ("from", "@left{%F %T}")],
-            formatters={"@left": "datetime", "@row": texts.nodes, "@label": texts.jobs},
+            tooltips=[("node", "@row{custom}"), ("job", "@label{custom}"), ("from", "@left{custom}")],
+            formatters={"@left": hover_time(), "@row": texts.nodes, "@label": texts.jobs},
         )
     )
     plot.ygrid.visible = False
@@ -196,8 +196,8 @@ def use_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any:
         )
     # Areas are pointed at by what lies at the same time on their upper edge.
     edge = plot.line(source=source, x="time", y=stack(*names), line_alpha=0.0)
-    tooltips = [("from", "@time{%H:%M}"), *((name, f"@{name}{{0.0}} nodes") for name in names)]
-    hover = {"formatters": {"@time": "datetime"}, "mode": "vline", "line_policy": "prev"}
+    tooltips = [("from", "@time{custom}"), *((name, f"@{name}{{0.0}} nodes") for name in names)]
+    hover = {"formatters": {"@time": hover_time()}, "mode": "vline", "line_policy": "prev"}
     plot.add_tools(HoverTool(renderers=[edge], tooltips=tooltips, **hover))
     return plot
 
@@ -224,8 +224,8 @@ def course_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> A
     )
     for column, label, colour, dash in lines:
         plot.line(source=source, x="time", y=column, color=colour, line_width=2.5, line_dash=dash, legend_label=label)
-    tooltips = [("at", "@time{%F %H:%M}"), *((label, f"@{column}{{0,0}}") for column, label, _, _ in lines)]
-    hover = {"formatters": {"@time": "datetime"}, "mode": "vline"}
+    tooltips = [("at", "@time{custom}"), *((label, f"@{column}{{0,0}}") for column, label, _, _ in lines)]
+    hover = {"formatters": {"@time": hover_time()}, "mode": "vline"}
     plot.add_tools(HoverTool(renderers=plot.renderers[-1:], tooltips=tooltips, **hover))
     legend_above(plot)
     return plot
@@ -239,8 +239,8 @@ def releases_figure(x_range: Any, source: ColumnDataSource, colours: Colours) ->
     plot.add_tools(
         HoverTool(
             renderers=[dots],
-            tooltips=[("job", "@job"), ("at", "@time{%F %T}"), ("free after", "@seconds{0.00} s")],
-            formatters={"@time": "datetime"},
+            tooltips=[("job", "@job"), ("at", "@time{custom}"), ("free after", "@seconds{0.00} s")],
+            formatters={"@time": hover_time()},
         )
     )
     return plot
@@ -265,8 +265,8 @@ def scale_figure(x_range: Any, source: ColumnDataSource, marks: ColumnDataSource
     plot.add_tools(
         HoverTool(
             renderers=[dots],
-            tooltips=[("what", "@kind"), ("nodes", "@nodes"), ("at", "@time{%F %T}")],
-            formatters={"@time": "datetime"},
+            tooltips=[("what", "@kind"), ("nodes", "@nodes"), ("at", "@time{custom}")],
+            formatters={"@time": hover_time()},
         )
     )
     legend_above(plot)
@@ -281,8 +281,8 @@ def rate_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any
     plot.add_tools(
         HoverTool(
             renderers=[dots],
-            tooltips=[("at", "@time{%T}"), ("rate", "@rate{0,0.0} samples/s"), ("nodes", "@nodes")],
-            formatters={"@time": "datetime"},
+            tooltips=[("at", "@time{custom}"), ("rate", "@rate{0,0.0} samples/s"), ("nodes", "@nodes")],
+            formatters={"@time": hover_time()},
         )
     )
     return plot
@@ -299,8 +299,8 @@ def metric_figure(
     plot.add_tools(
         HoverTool(
             renderers=[dots],
-            tooltips=[("step", "@step{0,0}"), ("value", "@value"), ("at", "@time{%F %T}"), ("values", "@values")],
-            formatters={"@time": "datetime"},
+            tooltips=[("step", "@step{0,0}"), ("value", "@value"), ("at", "@time{custom}"), ("values", "@values")],
+            formatters={"@time": hover_time()},
         )
     )
     return plot
@@ -348,8 +348,8 @@ def stalls_figure(x_range: Any, source: ColumnDataSource) -> Any:
     dots = plot.scatter(
         source=source, x="time", y="seconds", size=10, marker="marker", color="colour", legend_field="kind"
     )
-    tooltips = [("rescale", "@change nodes"), ("stall", "@seconds{0.00} s"), ("at", "@time{%F %T}")]
-    plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips, formatters={"@time": "datetime"}))
+    tooltips = [("rescale", "@change nodes"), ("stall", "@seconds{0.00} s"), ("at", "@time{custom}")]
+    plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips, formatters={"@time": hover_time()}))
     legend_above(plot)
     return plot
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bokeh.models import AdaptiveTicker, CompositeTicker, CustomJSTickFormatter, DatetimeTickFormatter, NoOverlap
+from bokeh.models import AdaptiveTicker, CompositeTicker, CustomJSHover, CustomJSTickFormatter, NoOverlap
 
 _HOUR_S, _DAY_S = 3600.0, 86_400.0
 _NUMBER = """
@@ -13,6 +13,24 @@ for (const [size, unit] of [[1e15, "quadrillion"], [1e12, "trillion"], [1e9, "bi
 }
 return tick.toLocaleString("en-US", {maximumFractionDigits: 6});
 """
+_TIME = """
+const two = (number) => String(number).padStart(2, "0");
+const at = new Date(tick), before = index > 0 ? new Date(ticks[index - 1]) : null;
+const step = ticks.length > 1 ? ticks[1] - ticks[0] : 60000;
+const month = at.toLocaleString("en-GB", {month: "short"}), year = at.getFullYear();
+const otherYear = before === null || before.getFullYear() !== year;
+if (step >= 28 * 86400000) return step >= 365 * 86400000 ? String(year) : `${month} ${year}`;
+const day = `${two(at.getDate())} ${month}`;
+if (step >= 86400000) return otherYear ? `${day}\\n${year}` : day;
+const seconds = step < 60000 ? `:${two(at.getSeconds())}` : "";
+const time = `${two(at.getHours())}:${two(at.getMinutes())}${seconds}`;
+return before === null || before.toDateString() !== at.toDateString() ? `${time}\\n${day}` : time;
+"""
+_HOVER_TIME = """
+const at = new Date(value), two = (number) => String(number).padStart(2, "0");
+return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} `
+  + `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+"""
 _DURATION = """
 const [by, unit] = tick < 60 ? [1, "s"] : tick < 3600 ? [60, "min"] : tick < 172800 ? [3600, "h"] : [86400, "d"];
 return tick === 0 ? "0" : `${(+(tick / by).toFixed(2)).toLocaleString("en-US")} ${unit}`;
@@ -20,23 +38,17 @@ return tick === 0 ? "0" : `${(+(tick / by).toFixed(2)).toLocaleString("en-US")} 
 
 
 def label_times(axis: Any) -> None:
-    """Label times from seconds to years. Below times of day stands the date, at the first tick and where it changes."""
-    day = "%d %b"
+    """Label times from seconds to years, as the browser's clock shows them.
+
+    Below times of day stands the date, at the first tick and where it changes.
+    """
     axis.major_label_policy = NoOverlap(min_distance=8)
-    axis.formatter = DatetimeTickFormatter(
-        seconds="%H:%M:%S",
-        minsec="%H:%M:%S",
-        minutes="%H:%M",
-        hourmin="%H:%M",
-        hours="%H:%M",
-        days=day,
-        months="%b %Y",
-        years="%Y",
-        context=DatetimeTickFormatter(
-            seconds=day, minsec=day, minutes=day, hourmin=day, hours=day, days="%Y", months="", years=""
-        ),
-        context_which="start",
-    )
+    axis.formatter = CustomJSTickFormatter(code=_TIME)
+
+
+def hover_time() -> CustomJSHover:
+    """Has a tooltip show a time as the browser's clock does; its format is `custom`."""
+    return CustomJSHover(code=_HOVER_TIME)
 
 
 def label_numbers(*axes: Any) -> None:

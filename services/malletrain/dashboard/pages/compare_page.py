@@ -14,11 +14,11 @@ from bokeh.models import ColumnDataSource
 from malletrain.dashboard.figures.columns import Columns
 from malletrain.dashboard.figures.comparison import Course, comparison_figure, course_lines
 from malletrain.dashboard.identities import Viewer
-from malletrain.dashboard.pages import markup
+from malletrain.dashboard.pages import markup, views
 from malletrain.dashboard.pages.job_answers import job_manager, metrics_of, no_answer_in_words
 from malletrain.dashboard.pages.markup import Cell, Regions, Row
 from malletrain.dashboard.pages.page import Page
-from malletrain.dashboard.pages.sections import Section
+from malletrain.dashboard.pages.sections import STATES, Section
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.dashboard.pages.shared_data import SharedData
 from malletrain.observer.facts import JobFact
@@ -52,6 +52,7 @@ _SECTIONS = (
         "The last value, and the least and the most that there were.",
         ("job", "name", "parameters", "state", "step", "last", "least", "most"),
         (4, 5, 6, 7),
+        states=STATES,
     ),
 )
 
@@ -187,7 +188,7 @@ class ComparePage(Page):
             Cell(job.id, link=self.selection.link("job", job=job.id), colour=self.colours.of_job(job.id), hint=dash),
             Cell(job.name),
             Cell(known.parameters),
-            Cell(job.state.lower()),
+            views.state_cell(job.state),
             *(Cell(text, number=True) for text in figures),
         )
         return Row(f"compared-{job.id}", cells)

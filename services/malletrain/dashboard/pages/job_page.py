@@ -14,6 +14,7 @@ from markupsafe import escape
 from malletrain.dashboard.figures import columns, plots
 from malletrain.dashboard.figures.series import Series
 from malletrain.dashboard.pages import markup, views
+from malletrain.dashboard.pages.actions import Action, actions_html, job_actions
 from malletrain.dashboard.pages.job_answers import (
     job_manager,
     journal_of,
@@ -36,8 +37,8 @@ _LOG_LINES = 200
 _MAX_EVENTS = 1000
 _MAX_LINE_LENGTH = 500
 _METRIC_POINTS = 256
-_LATEST_MS = 253_402_300_799_000
-"""The end of the year 9999."""
+_LATEST_MS = 250_000_000_000_000
+"""In the year 9892: Python knows no dates after 9999."""
 _NO_TIME = "-" * len("2026-01-31 12:00:00")
 _KINDS = {
     resources_pb2.JOB_REASON_PLAN_STARTED: "start",
@@ -59,6 +60,7 @@ _SOURCES = {
 
 _SECTIONS = (
     Section("facts", "facts"),
+    Section("text", "actions"),
     Section("figure", "scale", "Nodes", "As commanded, by the journal, with what changed them.", half=True),
     Section("figure", "rate", "Rate", "Samples per second of all workers together, as Monitor measures it.", half=True),
     Section(
@@ -96,7 +98,8 @@ class Own:
         job: The job; None before the first answer.
         events: Rows of its journal, oldest first.
         curve: Its curve.
-        log: Last lines of its log.
+        log: Last lines of its log, with the times by when they were written, in milliseconds since the epoch.
+        log_error: Why there are none; empty if there are.
         metrics: What its script has logged.
         error: Why there is no answer; empty if there is.
         version: Grows with every answer that differs.
@@ -105,7 +108,8 @@ class Own:
     job: resources_pb2.Job | None = None
     events: tuple[job_manager_pb2.JobEvent, ...] = ()
     curve: CurveFact | None = None
-    log: str = ""
+    log: tuple[tuple[str, int], ...] = ()
+    log_error: str = ""
     metrics: tuple[monitor_pb2.MetricHistory, ...] = ()
     error: str = ""
     version: int = field(default=0, compare=False)
@@ -214,15 +218,23 @@ class JobPage(Page):
                 f"event-{event.sequence}",
                 (
                     Cell(views.date_and_time(event.unix_seconds)),
-                    Cell(resources_pb2.JobState.Name(event.to_state).removeprefix("JOB_STATE_").lower()),
+                    views.state_cell(resources_pb2.JobState.Name(event.to_state).removeprefix("JOB_STATE_")),
                     Cell(str(len(event.nodes)), number=True),
                     Cell(_first_line(event)[:_MAX_LINE_LENGTH]),
                 ),
             )
             for event in reversed(self._own.events[-_MAX_EVENTS:])
         ]
-        log = str(escape(self._own.log or ("nothing yet" if self._own.version else "asking …")))
-        return Regions({"facts": markup.facts(self._facts()), "log": log}, {"journal": tuple(rows)})
+        lines = "\n".join(_log_line(*line) for line in self._own.log)
+        log = str(escape(lines or self._own.log_error or ("nothing yet" if self._own.version else "asking …")))
+        return Regions(
+            {"facts": markup.facts(self._facts()), "log": log, "actions": actions_html(self._actions())},
+            {"journal": tuple(rows)},
+        )
+
+    def _actions(self) -> tuple[Action, ...]:
+        own = intake.job_fact(self._own.job) if self._own.job is not None else None
+        return job_actions(self.viewer.user, self.viewer.role, self.history.jobs.get(self.job_id) or own)
 
     def _facts(self) -> list[tuple[str, str]]:
         fact = self.history.jobs.get(self.job_id)
@@ -294,8 +306,8 @@ class JobPage(Page):
         except grpc.aio.AioRpcError as error:
             self._answered(replace(self._own, error=no_answer_in_words(error)))
             return
-        curve, log = await self._profile(), await self._log(stub)
-        self._answered(Own(answer.job, events, curve, log, await self._logged()))
+        curve, (log, log_error) = await self._profile(), await self._log(stub)
+        self._answered(Own(answer.job, events, curve, log, log_error, await self._logged()))
 
     def _answered(self, own: Own) -> None:
         if own != self._own:
@@ -315,21 +327,21 @@ class JobPage(Page):
         except grpc.aio.AioRpcError:
             return self._own.metrics
 
-    async def _log(self, stub: Any) -> str:
+    async def _log(self, stub: Any) -> tuple[tuple[tuple[str, int], ...], str]:
         request = job_manager_pb2.StreamLogsRequest(job_id=self.job_id, tail_lines=_LOG_LINES)
-        lines: list[str] = []
+        lines: list[tuple[str, int]] = []
         try:
             async for part in stub.StreamLogs(request, metadata=self.viewer.metadata, timeout=DEADLINE_SECONDS):
                 times = list(part.unix_ms) or [0] * len(part.lines)
-                lines.extend(map(_log_line, part.lines, times))
+                lines.extend((line[:_MAX_LINE_LENGTH], at) for line, at in zip(part.lines, times, strict=True))
         except grpc.aio.AioRpcError as error:
-            return no_answer_in_words(error)
-        return "\n".join(lines[-_LOG_LINES:])
+            return (), no_answer_in_words(error)
+        return tuple(lines[-_LOG_LINES:]), ""
 
 
 def _log_line(text: str, unix_ms: int) -> str:
     at = views.date_and_time(unix_ms / 1000) if 0 < unix_ms < _LATEST_MS else _NO_TIME
-    return f"{at}  {text[:_MAX_LINE_LENGTH]}"
+    return f"{at}  {text}"
 
 
 def _first_line(event: job_manager_pb2.JobEvent) -> str:

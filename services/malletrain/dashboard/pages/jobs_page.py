@@ -5,7 +5,7 @@ from __future__ import annotations
 from malletrain.dashboard.pages import views
 from malletrain.dashboard.pages.markup import Regions
 from malletrain.dashboard.pages.page import Page
-from malletrain.dashboard.pages.sections import Section
+from malletrain.dashboard.pages.sections import STATES, Section
 
 _SECTIONS = (
     Section(
@@ -19,8 +19,12 @@ _SECTIONS = (
             *("rescales", "preemptions"),
         ),
         (5, 6, 7, 8, 9, 10, 11),
+        states=STATES,
     ),
 )
+
+
+_NO_JOBS = "No jobs in the last 24 hours. One is submitted by: malletrain submit -- python train.py"
 
 
 class JobsPage(Page):
@@ -35,4 +39,5 @@ class JobsPage(Page):
 
     def regions(self) -> Regions:
         """The parts that change."""
-        return Regions({}, {"jobs": views.job_rows(self.history, self.colours, self.selection)})
+        rows = views.job_rows(self.history, self.colours, self.selection)
+        return Regions({}, {"jobs": rows}, {"jobs": _NO_JOBS})

@@ -21,6 +21,8 @@ class Cell:
         hint: What is shown when it is pointed at.
         sentence: Whether it is a sentence, which needs room.
         wraps: Whether it may take several lines though it is a number.
+        state: A job's state in small letters, if that is what it says; it has a colour.
+        order: By what the rows are sorted; None: by the text.
     """
 
     text: str
@@ -31,6 +33,8 @@ class Cell:
     hint: str = ""
     sentence: bool = False
     wraps: bool = False
+    state: str = ""
+    order: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,16 @@ class Regions:
     Attributes:
         texts: HTML by identifier.
         tables: Rows by identifier of the table's body.
+        empty: What a table without rows says, by its identifier; `none` where nothing is named.
     """
 
     texts: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
+    empty: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self, name: str) -> str:
+        """The rows of a table, as they stand in its `tbody`."""
+        return body(self.tables[name], 99, self.empty.get(name, "none"))
 
 
 def number(value: float | None, digits: int = 0, unit: str = "") -> str:
@@ -137,7 +147,7 @@ def changes(before: Regions, after: Regions) -> list[tuple[str, str]]:
         if old is not None and [_key(row) for row in old] == [_key(row) for row in rows]:
             found += [(row.id, row_cells(row)) for was, row in zip(old, rows, strict=True) if was != row]
         else:
-            found.append((name, body(rows, 99)))
+            found.append((name, after.body(name)))
     return found
 
 
@@ -157,6 +167,10 @@ def _cell(cell: Cell) -> Markup:
     if cell.share is not None:
         width = f"{100 * min(max(cell.share, 0.0), 1.0):.0f}"
         content = Markup('<span class="bar" style="--share:{}%">{}</span>').format(width, content)
+    if cell.state:
+        content = Markup('<span class="state {0}" data-state="{0}">{1}</span>').format(cell.state, content)
+    if cell.order is not None:
+        attributes += Markup(' data-order="{}"').format(f"{cell.order:.17g}")
     if cell.hint:
         attributes += Markup(' title="{}"').format(cell.hint)
     return Markup("<td{}>{}</td>").format(attributes, content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 from bokeh.models import ColumnDataSource
@@ -9,6 +10,7 @@ from bokeh.models import ColumnDataSource
 from malletrain.dashboard.figures import columns, stay_plots
 from malletrain.dashboard.figures.series import Series
 from malletrain.dashboard.pages import markup, views
+from malletrain.dashboard.pages.actions import actions_html, node_actions
 from malletrain.dashboard.pages.markup import Regions
 from malletrain.dashboard.pages.page import Page
 from malletrain.dashboard.pages.sections import Section
@@ -16,6 +18,7 @@ from malletrain.observer.history import History
 
 _SECTIONS = (
     Section("facts", "source"),
+    Section("text", "actions"),
     Section(
         "table",
         "nodes",
@@ -51,6 +54,12 @@ _SECTIONS = (
         half=True,
     ),
 )
+
+
+_NO_NODES = (
+    "No node is idle that we may use. What the source says of itself stands above; malletrain doctor looks further."
+)
+_NOT_HEARD = "The Scavenger has not said yet which nodes are idle."
 
 
 class NodesPage(Page):
@@ -94,13 +103,24 @@ class NodesPage(Page):
         facts.append(("idle nodes", str(len(self.history.nodes or ()))))
         facts.append(("leaves next", views.leaving_next(self.history)))
         return Regions(
-            {"source": markup.facts(facts)},
+            {"source": markup.facts(facts), "actions": self._actions()},
             {
                 "nodes": views.node_rows(self.history, self.colours, self.selection),
-                "troubles": views.trouble_rows(self.history),
+                "troubles": views.trouble_rows(self.history, self.selection),
                 "fragments": views.fragment_rows(self.history, self.selection, self.colours),
             },
+            {"nodes": _NO_NODES if self.history.nodes is not None else _NOT_HEARD, "troubles": "no node is left out"},
         )
+
+    def own_key(self) -> Hashable:
+        """What may be done depends on who looks."""
+        return self.viewer.role
+
+    def _actions(self) -> str:
+        """What the viewer may do with the chosen node."""
+        troubles = self.history.source.troubles if self.history.source is not None else ()
+        left_out = any(trouble.name == self.selection.node for trouble in troubles)
+        return actions_html(node_actions(self.viewer.role, self.selection.node, left_out=left_out))
 
 
 _EVERY_S = 30.0

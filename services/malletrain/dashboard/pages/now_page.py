@@ -26,6 +26,7 @@ _SECTIONS = (
         "table",
         "legend",
         "Jobs with nodes",
+        "Now, and below them those that had nodes in the shown time.",
         headings=("job", "name", "state", "nodes", "samples/s"),
         numbers=(3, 4),
         half=True,
@@ -110,6 +111,7 @@ class NowPage(Page):
                 "uses": now_views.use_rows(self.history, self.colours, since, until),
                 "reclaims": now_views.reclaim_rows(self.history, since, until),
             },
+            {"legend": "No job has nodes, or had some in the shown time. The page Jobs says why they wait."},
         )
 
 

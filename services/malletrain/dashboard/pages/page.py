@@ -21,6 +21,7 @@ from malletrain.dashboard.pages.markup import Regions
 from malletrain.dashboard.pages.sections import Section
 from malletrain.dashboard.pages.selection import SPANS, Selection
 from malletrain.dashboard.pages.shared_data import SharedData
+from malletrain.dashboard.pages.zones import shown_in, zone_in_words, zone_named
 from malletrain.dashboard.templates import page_template
 from malletrain.observer.history import History
 
@@ -44,6 +45,7 @@ class Page(ABC):
     Attributes:
         name: Its address without the slash.
         title: Its heading.
+        zone: In which times are written.
         when_ready: Called once when the browser has drawn it.
     """
 
@@ -63,6 +65,7 @@ class Page(ABC):
         self.viewer = viewer
         self.selection = selection
         self.theme = theme
+        self.zone = zone_named("")
         self.visible = True
         self.document: Document | None = None
         self.when_ready: Callable[[], object] = lambda: None
@@ -120,15 +123,18 @@ class Page(ABC):
     def html(self) -> str:
         """The page but for its end: all that is known before its figures are made."""
         regions = self._regions = self._all_regions()
+        with shown_in(self.zone):
+            zone = zone_in_words(self.history.now)
         found: str = page_template().render(
             page=self,
             title=f"{self.title} · MalleTrain",
             pages=[(text, self.selection.link(name), name == self.name) for name, text in PAGES],
             sections=self.sections(),
             texts=regions.texts,
-            bodies={name: markup.body(rows, 99) for name, rows in regions.tables.items()},
+            bodies={name: regions.body(name) for name in regions.tables},
             place_of=place_of,
             theme=self.theme,
+            zone=zone,
             csv=lambda name: self.selection.link(f"csv/{self.name}/{name}"),
         )
         return found
@@ -202,19 +208,21 @@ class Page(ABC):
         def make() -> Regions:
             found = self.regions()
             shared = {
-                "services": self.shared.cached(("services",), self._services),
-                "spans": self.shared.cached(("spans", self.name, self.selection), self._spans),
+                "services": self.shared.cached(("services", self.zone), self._services),
+                "spans": self.shared.cached(("spans", self.name, self.selection, self.zone), self._spans),
             }
-            return Regions({**shared, **found.texts}, found.tables)
+            return Regions({**shared, **found.texts}, found.tables, found.empty)
 
-        return self.shared.cached((self.name, self.selection, self.theme, self.own_key()), make)
+        with shown_in(self.zone):
+            return self.shared.cached((self.name, self.selection, self.theme, self.zone, self.own_key()), make)
 
     def own_key(self) -> Hashable:
         """What makes this viewer's regions differ from others' of the same page; None: nothing."""
         return None
 
     def _services(self) -> str:
-        return markup.paragraphs(self.shared.troubles())
+        lines = self.shared.troubles(views.time_of_day)
+        return markup.paragraphs([" ".join(lines)] if lines else ())
 
     def _spans(self) -> str:
         now = self.history.now

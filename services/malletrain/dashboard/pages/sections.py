@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+STATES = ("running", "rescaling", "starting", "stopping", "waiting", "queued", "completed", "failed", "cancelled")
+"""Of jobs, by which their tables choose rows."""
+
 
 @dataclass(frozen=True)
 class Section:
@@ -17,6 +20,7 @@ class Section:
         headings: Of the columns of a table.
         numbers: Columns of a table that are numbers.
         half: Whether two such sections may stand side by side.
+        states: A table that can be sorted and searched: the states of its rows, by which they can be chosen, too.
     """
 
     kind: str
@@ -26,6 +30,7 @@ class Section:
     headings: tuple[str, ...] = ()
     numbers: tuple[int, ...] = ()
     half: bool = False
+    states: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class Selection:
         month: A month, as 2026-07; empty: the present one.
         group: An array, a fleet, or the name of a job or a search, whose jobs are compared; empty: none.
         metric: Name of what they are compared by; empty: the usual one.
+        span_chosen: Whether the viewer has chosen the span.
     """
 
     job: str = ""
@@ -45,6 +46,7 @@ class Selection:
     month: str = ""
     group: str = ""
     metric: str = ""
+    span_chosen: bool = False
 
     @classmethod
     def of(cls, arguments: Mapping[str, Sequence[bytes]]) -> Selection:
@@ -63,7 +65,20 @@ class Selection:
             text["month"] if _MONTH.match(text.get("month", "")) else "",
             group if _TEXT.match(group) else "",
             metric if _TEXT.match(metric) else "",
+            span is not None,
         )
+
+    def fitted(self, begin: float, now: float) -> Selection:
+        """The same with the shortest span that shows all the past, where none was chosen and it is less than usual.
+
+        Args:
+            begin: When what is known begins, in seconds since the epoch.
+            now: Seconds since the epoch.
+        """
+        if self.span_chosen or self.until is not None:
+            return self
+        fitting = (span for span in SPANS.values() if span >= now - begin)
+        return replace(self, span=min(next(fitting, self.span), self.span))
 
     def period(self, now: float) -> tuple[float, float]:
         """Begin and end of what is shown, in seconds since the epoch."""
@@ -78,11 +93,12 @@ class Selection:
     def arguments(self, **changes: Any) -> dict[str, str]:
         """Arguments of an address that stand for the selection, but for some changes."""
         chosen = replace(self, **changes)
+        span_chosen = chosen.span_chosen or "span" in changes
         given = {
             "job": chosen.job,
             "node": chosen.node,
             "plan": str(chosen.plan or ""),
-            "span": f"{chosen.span:g}" if chosen.span != _DEFAULT_SPAN else "",
+            "span": f"{chosen.span:g}" if span_chosen or chosen.until is not None else "",
             "until": f"{chosen.until:.0f}" if chosen.until is not None else "",
             "month": chosen.month,
             "group": chosen.group,

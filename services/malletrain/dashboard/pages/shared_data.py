@@ -48,6 +48,11 @@ class SharedData:
         """What is known by now."""
         return self.watcher.watched
 
+    @property
+    def begin(self) -> float:
+        """When what is known of idle nodes begins, in seconds since the epoch."""
+        return self.history.minutes[0].start if self.history.minutes else self.history.now
+
     def refresh(self) -> None:
         """Take over what has happened since the last time."""
         self.watcher.tick()
@@ -104,6 +109,10 @@ class SharedData:
         """What was kept for a key; None: nothing."""
         return self._kept.get(key)
 
-    def troubles(self) -> list[str]:
-        """A line for each service that does not answer or serve us."""
-        return troubles(self.watched.services, self.history.source, "the dashboard")
+    def troubles(self, time_of_day: Callable[[float], str]) -> list[str]:
+        """A line for each service that does not answer or serve us.
+
+        Args:
+            time_of_day: Writes a time, which is in seconds since the epoch.
+        """
+        return troubles(self.watched.services, self.history.source, "the dashboard", time_of_day)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time as clock
 from collections.abc import Mapping, Sequence
 
 from malletrain.allocator.explanation.sentences import in_units
 from malletrain.dashboard.figures.colours import Colours
 from malletrain.dashboard.figures.columns import jobs_in_words
+from malletrain.dashboard.pages import zones
 from malletrain.dashboard.pages.markup import Cell, Row, duration, number, percent
 from malletrain.dashboard.pages.plan_values import PlanValues
 from malletrain.dashboard.pages.selection import Selection
@@ -20,25 +20,33 @@ MAX_ROWS = 1000
 
 
 def time_of_day(time: float) -> str:
-    """A time as hours, minutes and seconds in UTC, which figures have as well."""
-    return clock.strftime("%H:%M:%S", clock.gmtime(time))
+    """A time as hours, minutes and seconds in the viewer's zone, which figures have as well."""
+    return f"{zones.at(time):%H:%M:%S}"
 
 
 def date_and_time(time: float) -> str:
-    """A time with its date, in UTC."""
-    return clock.strftime("%Y-%m-%d %H:%M:%S", clock.gmtime(time))
+    """A time with its date, in the viewer's zone."""
+    return f"{zones.at(time):%Y-%m-%d %H:%M:%S}"
 
 
 def legend_rows(history: History, colours: Colours, chosen: Selection) -> tuple[Row, ...]:
-    """Jobs that have nodes, with their colours."""
-    jobs = sorted((job for job in history.jobs.values() if job.commanded or job.confirmed), key=lambda job: job.id)
+    """Jobs that have nodes, and those that had some in the shown period, with their colours."""
+    since, until = chosen.period(history.now)
+    seen = {
+        job_id
+        for fragment in history.fragments
+        if fragment.start < until and (fragment.end is None or fragment.end > since)
+        for job_id in fragment.jobs
+    }
+    jobs = [job for job in history.jobs.values() if job.commanded or job.confirmed or job.id in seen]
+    jobs.sort(key=lambda job: (not (job.commanded or job.confirmed), job.id))
     return tuple(
         Row(
             f"legend-{job.id}",
             (
                 Cell(job.id, link=chosen.link("job", job=job.id), colour=colours.of_job(job.id)),
                 Cell(job.name),
-                Cell(job.state.lower()),
+                state_cell(job.state),
                 Cell(_scale(job), number=True),
                 Cell(_rate(history, job), number=True),
             ),
@@ -46,6 +54,11 @@ def legend_rows(history: History, colours: Colours, chosen: Selection) -> tuple[
         )
         for job in jobs[:MAX_ROWS]
     )
+
+
+def state_cell(state: str) -> Cell:
+    """A job's state, with its colour."""
+    return Cell(state.lower(), state=state.lower())
 
 
 def job_order(job: JobFact) -> tuple[int, str]:
@@ -72,13 +85,18 @@ def _job_row(history: History, colours: Colours, chosen: Selection, job: JobFact
         Cell(job.id, link=chosen.link("job", job=job.id), colour=colours.of_job(job.id)),
         Cell(job.name),
         Cell(job.owner),
-        Cell(job.state.lower()),
+        state_cell(job.state),
         Cell(why(history, job), sentence=True),
-        Cell(_scale(job), number=True, hint=f"{job.min_nodes} to {job.max_nodes} nodes"),
-        Cell(f"{job.min_nodes}–{job.max_nodes}", number=True),
+        Cell(_scale(job), number=True, hint=f"{job.min_nodes} to {job.max_nodes} nodes", order=len(job.confirmed)),
+        Cell(f"{job.min_nodes}–{job.max_nodes}", number=True, order=job.max_nodes),
         Cell(_rate(history, job), number=True),
-        Cell(progress, number=True, share=share, hint=f"{samples:,} samples{_unsure(job)}"),
-        Cell(_before_brackets(eta_in_words(left)), number=True, wraps=True),
+        Cell(progress, number=True, share=share, hint=f"{samples:,} samples{_unsure(job)}", order=share),
+        Cell(
+            _before_brackets(eta_in_words(left)),
+            number=True,
+            wraps=True,
+            order=_expected(left),
+        ),
         Cell(str(job.rescales), number=True),
         Cell(str(job.preemptions), number=True),
     )
@@ -136,6 +154,13 @@ def eta_in_words(left: Eta | None) -> str:
     latest = about(left.latest) if left.latest is not None else "open"
     expected = f"{about(left.expected)} " if left.expected is not None else ""
     return f"{expected}({about(left.soonest)} to {latest})"
+
+
+def _expected(left: Eta | None) -> float | None:
+    """By what an ETA is sorted; None: it is not known."""
+    if left is None:
+        return None
+    return left.expected if left.expected is not None else left.soonest
 
 
 def _before_brackets(text: str) -> str:
@@ -278,11 +303,18 @@ def remaining_stay(history: History, name: str) -> float | None:
     return min(stay, max(0.0, node.idle_until - history.now)) if node.idle_until is not None else stay
 
 
-def trouble_rows(history: History) -> tuple[Row, ...]:
+def trouble_rows(history: History, chosen: Selection) -> tuple[Row, ...]:
     """Nodes that are quarantined or drained."""
     troubles = history.source.troubles if history.source is not None else ()
     return tuple(
-        Row(f"trouble-{place}", (Cell(trouble.name or "all nodes"), Cell(trouble.kind), Cell(trouble.text)))
+        Row(
+            f"trouble-{place}",
+            (
+                Cell(trouble.name or "all nodes", link=chosen.link("nodes", node=trouble.name) if trouble.name else ""),
+                Cell(trouble.kind),
+                Cell(trouble.text),
+            ),
+        )
         for place, trouble in enumerate(troubles[:MAX_ROWS])
     )
 

@@ -20,6 +20,7 @@ from tornado.web import HTTPError, authenticated
 from malletrain.dashboard.identities import Viewer
 from malletrain.dashboard.pages.page import Page, place_of
 from malletrain.dashboard.pages.selection import Selection
+from malletrain.dashboard.pages.zones import ZONE_COOKIE, zone_named
 from malletrain.dashboard.server.context import ServerContext
 from malletrain.dashboard.server.prepared_documents import PreparedDocument, begun
 from malletrain.dashboard.templates.files import SCRIPTS_COOKIE, scripts_version
@@ -57,16 +58,17 @@ class PageView(SessionHandler):  # type: ignore[misc]  # Bokeh is not checked
         viewer, context = self.current_user, self._context
         selection, theme = Selection.of(self.request.arguments), _theme(self.get_cookie("theme", ""))
         context.shared.refresh_if_old()
+        selection = selection.fitted(context.shared.begin, context.shared.history.now)
         prepared = self._take_prepared(self._page, selection, theme)
         page = self._page(context.shared, viewer, selection, theme) if prepared is None else prepared.page
-        page.viewer = viewer
+        page.viewer, page.zone = viewer, zone_named(self.get_cookie(ZONE_COOKIE, ""))
         self.set_header("Content-Type", "text/html; charset=utf-8")
         if prepared is not None:
             self.set_header("Server-Timing", 'document;desc="made ahead"')
         self.write(page.html())
         await self.flush()
         session_id = self._new_id() if prepared is None else prepared.session.id
-        token = self._token(session_id, theme)
+        token = self._token(session_id, {"theme": theme, ZONE_COOKIE: str(page.zone)})
         if prepared is None:
             await self._head_start()
             begun.set(page)
@@ -93,9 +95,9 @@ class PageView(SessionHandler):  # type: ignore[misc]  # Bokeh is not checked
     def _new_id(self) -> Any:
         return generate_session_id(secret_key=self.application.secret_key, signed=self.application.sign_sessions)
 
-    def _token(self, session_id: Any, theme: str) -> Any:
+    def _token(self, session_id: Any, cookies: dict[str, str]) -> Any:
         """By what the browser finds its document; it says for whom that is made, if it has to be made again."""
-        asked = {"headers": {}, "cookies": {"theme": theme}, "arguments": self.request.arguments}
+        asked = {"headers": {}, "cookies": cookies, "arguments": self.request.arguments}
         return generate_jwt_token(
             session_id,
             secret_key=self.application.secret_key,
@@ -131,9 +133,11 @@ class PageHandler(Handler):  # type: ignore[misc]  # Bokeh is not checked
         if viewer is None:
             raise HTTPError(403)
         request = context.request
-        return self._page(
-            self._context.shared, viewer, Selection.of(request.arguments), _theme(request.cookies.get("theme", ""))
-        )
+        selection, theme = Selection.of(request.arguments), _theme(request.cookies.get("theme", ""))
+        shared = self._context.shared
+        page = self._page(shared, viewer, selection.fitted(shared.begin, shared.history.now), theme)
+        page.zone = zone_named(request.cookies.get(ZONE_COOKIE, ""))
+        return page
 
 
 def _serialize_ahead(session: Any) -> None:

@@ -11,14 +11,18 @@ from tornado.web import HTTPError, RequestHandler
 
 from malletrain.common.csv_text import as_csv
 from malletrain.dashboard.identities import UnverifiableError, Viewer
+from malletrain.dashboard.pages.actions import MAX_REASON_LENGTH
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.dashboard.pages.week_views import has_rights
 from malletrain.dashboard.server.context import ServerContext
 from malletrain.dashboard.server.exports import data_of
 from malletrain.dashboard.server.page_access import hardened
-from malletrain.dashboard.templates import denied_template
+from malletrain.dashboard.templates import denied_template, told_template
 from malletrain.dashboard.templates.files import SCRIPTS, SCRIPTS_COOKIE, File, file_named
+from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, scavenger_pb2, scavenger_pb2_grpc
 
+_ACTION_S = 30.0
+"""How long a node is waited for until it is free."""
 _HTTP_CODES = {grpc.StatusCode.NOT_FOUND: 404, grpc.StatusCode.PERMISSION_DENIED: 403}
 
 
@@ -169,3 +173,48 @@ class WhatIfs(_Plain):
         elif replays.running is not None and has_rights(viewer.user, viewer.role, replays.running.user):
             replays.cancel()
         self.redirect(replace(selection, what_if=what_if).link("week"), status=303)
+
+
+class Actions(_Plain):
+    """What viewers do from a page, in their names, as the command does it: cancel a job, drain a node, resume it.
+
+    The services check who asks and write it to their audit logs.
+    """
+
+    async def post(self, action: str) -> None:
+        """Do so, and lead back to the page; say why it was not done."""
+        self.check_origin()
+        viewer = await self.viewer()
+        selection = Selection.of(self.request.body_arguments)
+        back = selection.link("job") if action == "cancel" else selection.link("nodes")
+        try:
+            await self._do(action, viewer, selection)
+        except grpc.aio.AioRpcError as error:
+            self._tell("Not done", f"{error.details() or error.code().name}", _HTTP_CODES.get(error.code(), 503), back)
+            return
+        self.redirect(back, status=303)
+
+    async def _do(self, action: str, viewer: Viewer, selection: Selection) -> None:
+        channel, own = self.context.shared.watcher.channel, viewer.metadata
+        if action == "cancel" and selection.job:
+            jobs = job_manager_pb2_grpc.JobManagerServiceStub(channel("job_manager"))
+            await jobs.CancelJob(
+                job_manager_pb2.CancelJobRequest(job_id=selection.job), metadata=own, timeout=_ACTION_S
+            )
+            return
+        if not selection.node or action == "cancel":
+            raise HTTPError(400)
+        nodes = scavenger_pb2_grpc.ScavengerServiceStub(channel("scavenger"))
+        if action == "drain":
+            reason = self.get_body_argument("reason", "")[:MAX_REASON_LENGTH]
+            await nodes.DrainNodes(
+                scavenger_pb2.DrainNodesRequest(nodes=[selection.node], reason=reason), metadata=own, timeout=_ACTION_S
+            )
+        else:
+            await nodes.ResumeNodes(
+                scavenger_pb2.ResumeNodesRequest(nodes=[selection.node]), metadata=own, timeout=_ACTION_S
+            )
+
+    def _tell(self, heading: str, text: str, status: int, back: str) -> None:
+        self.set_status(status)
+        self.finish(told_template().render(heading=heading, text=text, back=back))

@@ -31,10 +31,11 @@ from malletrain.dashboard.pages.selection import Selection
 from malletrain.dashboard.pages.shared_data import SharedData
 from malletrain.dashboard.pages.usage_page import UsagePage
 from malletrain.dashboard.pages.week_page import WeekPage
+from malletrain.dashboard.pages.zones import ZONE_COOKIE
 from malletrain.dashboard.replays import Replays
 from malletrain.dashboard.server.context import ServerContext
 from malletrain.dashboard.server.documents import PageHandler, PageView
-from malletrain.dashboard.server.handlers import Alive, Csv, Files, Login, Root, WhatIfs
+from malletrain.dashboard.server.handlers import Actions, Alive, Csv, Files, Login, Root, WhatIfs
 from malletrain.dashboard.server.page_access import OurHost, PageAccess, Sessions
 from malletrain.dashboard.server.prepared_documents import UNUSED_S, PreparedDocument, PreparedDocuments
 from malletrain.observer.watching import Watcher
@@ -96,6 +97,7 @@ class Dashboard:
             (r"/files/([a-z.]+)", Files, options),
             (r"/csv/([a-z]+)/([a-z]+)", Csv, options),
             (r"/week/(replay|cancel)", WhatIfs, options),
+            (r"/act/(cancel|drain|resume)", Actions, options),
         ]
         self._tornado = BokehTornado(
             {f"/{name}": Application(PageHandler(self.context, page)) for name, page in _PAGES.items()},
@@ -104,7 +106,7 @@ class Dashboard:
             extra_websocket_origins=[f"{name}:*" for name in known] + list(known),
             use_index=False,
             include_headers=[],
-            include_cookies=["theme"],
+            include_cookies=["theme", ZONE_COOKIE],
             sign_sessions=True,
             secret_key=secrets.token_bytes(32),
             check_unused_sessions_milliseconds=2000,

@@ -23,6 +23,11 @@ def page_template() -> Template:
     return _environment().get_template("page.html")
 
 
+def told_template() -> Template:
+    """The template of what is told of an action that was not done."""
+    return _environment().get_template("told.html")
+
+
 def denied_template() -> Template:
     """The template of what is shown to those who show no token."""
     return _environment().get_template("denied.html")

@@ -13,7 +13,6 @@ from malletrain.allocator.machine.stimuli import (
     AskPeers,
     Due,
     PeersAnswered,
-    Plan,
     PlanAnswered,
     Solve,
     Solved,
@@ -44,7 +43,7 @@ class DrivenAllocator:
         machine: AllocatorMachine,
         plan_seconds: float,
         nodes: Callable[[], Iterable[PlannableNode]],
-        apply_plan: Callable[[Plan], PlanAnswered],
+        apply_plan: Callable[[ApplyPlan], PlanAnswered],
         samples: AskSamples = lambda _: {},
     ) -> None:
         """Drive a machine.
@@ -74,7 +73,7 @@ class DrivenAllocator:
                 case Solve():
                     self.apply(Solved(tuple(map(_solve, effect.problems))))
                 case ApplyPlan():
-                    self._queue.at(self._queue.now + self._plan_seconds, partial(self._send, effect.plan))
+                    self._queue.at(self._queue.now + self._plan_seconds, partial(self._send, effect))
                 case _:
                     pass  # nobody stores plans here, or watches them
         due = self._machine.due_at
@@ -88,8 +87,8 @@ class DrivenAllocator:
             self._next_due = inf
             self.apply(Due())
 
-    def _send(self, plan: Plan) -> None:
-        self.apply(self._apply_plan(plan))
+    def _send(self, question: ApplyPlan) -> None:
+        self.apply(self._apply_plan(question))
 
 
 def _solve(problem: AllocationProblem) -> Allocation:

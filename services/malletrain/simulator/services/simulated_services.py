@@ -16,6 +16,7 @@ from types import MappingProxyType
 from malletrain.allocator.machine.cluster_cache import CachedProfile
 from malletrain.allocator.machine.machine import AllocatorMachine
 from malletrain.allocator.machine.stimuli import (
+    ApplyPlan,
     JobsReported,
     NodesReported,
     Plan,
@@ -204,19 +205,20 @@ class SimulatedServices:
             for node in scavenger.idle.members()
         ]
 
-    def _answer_plan(self, plan: Plan) -> PlanAnswered:
-        answer = self._apply_plan(plan)
-        self._on_plan(self._queue.now, plan, answer)
+    def _answer_plan(self, question: ApplyPlan) -> PlanAnswered:
+        answer = self._apply_plan(question)
+        self._on_plan(self._queue.now, question.plan, answer)
         return answer
 
-    def _apply_plan(self, plan: Plan) -> PlanAnswered:
-        assignments = tuple((entry.job_id, entry.nodes) for entry in plan.assignments)
+    def _apply_plan(self, question: ApplyPlan) -> PlanAnswered:
+        assignments = tuple((entry.job_id, entry.nodes) for entry in question.parts)
         try:
-            result = self.apply(PlanReceived(plan.generation, assignments, partial=True))
+            result = self.apply(PlanReceived(question.plan.generation, assignments, partial=True))
         except StalePlanError as error:
             self.refusals.append((self._queue.now, str(error)))
             return PlanAnswered(PlanOutcome.REFUSED, str(error))
-        return PlanAnswered(PlanOutcome.APPLIED, omissions=tuple(entry.reason for entry in result.omitted))
+        omissions = tuple(entry.reason for entry in result.omitted)
+        return PlanAnswered(PlanOutcome.APPLIED, omissions=omissions, rescaled=bool(result.rescaled))
 
     def _plan_tick(self) -> None:
         """JobManager ticks at a fixed interval. Ticks before the first limit of a job do nothing and are left out."""

@@ -1,0 +1,71 @@
+"""MalleTrain's exhibits that need no replays of whole systems: where idle nodes are, scaling, the cost of profiles."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from malletrain.profiler.machine.options import ProfilingMode
+from malletrain.reproduce.malletrain.fragments_exhibit import Scatter, cabinet_of, fragments_exhibit, scatter_of
+from malletrain.reproduce.malletrain.scaling_exhibit import scaling_exhibit
+from malletrain.reproduce.malletrain.start_exhibit import StartScore, StartTrial, start_exhibit, start_score
+from malletrain.reproduce.malletrain.workloads import Mix, WorkloadKind
+from malletrain.simulator.replay.evaluation import Scenario
+from malletrain.simulator.replay.options import ReplayOptions
+from tests.simulator.replay.builders import idle
+
+HOUR = 3600.0
+
+
+def test_names_say_cabinets_where_they_do() -> None:
+    assert [cabinet_of(name) for name in ("c05n06", "x12a3n14", "n001", "login")] == ["c05", "x12a3", None, None]
+
+
+def test_scattered_nodes_are_counted_by_cabinet() -> None:
+    sizes = Counter({"c1": 4, "c2": 4, "c3": 2})
+    assert scatter_of(["c1n1", "c1n2", "c2n1", "c3n2"], sizes) == Scatter(idle=4, cabinets=3, fewest=1, alone=2)
+    assert scatter_of([f"c1n{n}" for n in range(4)] + ["c2n1"], sizes) == Scatter(5, 2, 2, 1)
+
+
+def test_each_hour_has_its_nodes_and_other_names_have_no_exhibit() -> None:
+    fragments = {"c1n1": [(0.0, 3 * HOUR)], "c1n2": [(1.5 * HOUR, 3 * HOUR)], "c2n1": [(0.5 * HOUR, 1.5 * HOUR)]}
+    exhibit = fragments_exhibit(Scenario.of(idle(fragments, 3 * HOUR), 3 * HOUR))
+    assert exhibit is not None
+    assert exhibit.rows == ((0.0, 1, 1, 1, 1), (1.0, 2, 2, 1, 2), (2.0, 2, 1, 1, 0))
+    assert exhibit.figure is not None
+    exhibit.figure.figure()
+    plain = {"n1": [(0.0, HOUR)], "n2": [(0.0, HOUR)]}
+    assert fragments_exhibit(Scenario.of(idle(plain, HOUR), HOUR)) is None
+
+
+def test_speedups_are_those_of_the_published_curves() -> None:
+    rows = scaling_exhibit().rows
+    assert len(rows) == 7 * 6
+    assert all(row[3] == 1 for row in rows if row[1] == 1)
+    assert ("DenseNet", 32, 28800.0, 28.8, 90.0) in rows
+
+
+def test_always_against_never_is_compared_seed_by_seed() -> None:
+    always = [
+        StartScore((90.0, 220.0), 2, 100.0, 800.0, 80.0, 1.0),
+        StartScore((80.0, 230.0), 1, 200.0, 600.0, 40.0, 2.0),
+    ]
+    never = [StartScore((100.0, 200.0)), StartScore((100.0, 200.0))]
+    exhibit = start_exhibit(always, never)
+    assert [row[:2] for row in exhibit.rows] == [(0.5, -15.0), (1.0, 12.5)]
+    assert (
+        "A profile took 150 s in the mean, 700 node-seconds, of which 60 stood still, and 1.5 growths."
+        in exhibit.remark
+    )
+
+
+@pytest.mark.parametrize("mode", [ProfilingMode.ALWAYS, ProfilingMode.NEVER])
+def test_a_replay_says_what_its_profiles_cost(mode: ProfilingMode) -> None:
+    scenario = Scenario.of(idle({f"n{n}": [(0.0, 2 * HOUR)] for n in range(8)}, 2 * HOUR), 2 * HOUR)
+    mix = Mix(WorkloadKind.NAS, 1, 1e9, 3)
+    score = start_score(scenario, StartTrial(mode, mix, ReplayOptions(duration_s=2 * HOUR)))
+    assert len(score.samples) == 3
+    assert list(score.samples) == sorted(score.samples)
+    assert (score.profiles > 0) is (mode is ProfilingMode.ALWAYS)
+    assert (score.node_seconds > score.stalled > 0) is (mode is ProfilingMode.ALWAYS)
