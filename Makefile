@@ -221,6 +221,7 @@ benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/fleet.py
 	$(BIN)/python benchmarks/feed.py
 	$(BIN)/python benchmarks/steps.py --rounds 10
+	$(BIN)/python benchmarks/joins.py --jobs 100 --nodes 1000 --seconds 10
 	$(BIN)/python benchmarks/floods.py
 	$(BIN)/python benchmarks/studies/tuning_share.py
 	-$(BIN)/python benchmarks/studies/search.py

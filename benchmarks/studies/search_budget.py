@@ -33,6 +33,7 @@ from malletrain.caller.searching.space import parse_space
 from malletrain.caller.searching.studies import distributions_of, open_study, pruner_of, sampler_of
 from malletrain.model.job_state import JobState
 from malletrain.model.scaling import ScalingPoint
+from malletrain.monitor.machine.throughput import student_quantile
 from malletrain.v1 import resources_pb2
 
 AT_ONCE, MOST_NODES, FIXED_NODES = 4, 8, 2
@@ -61,17 +62,21 @@ class Way:
         sampler, pruner: As for `malletrain.search`.
         favour: As for `malletrain.search`.
         fixed: Whether each trial has two nodes that are always there.
+        first_logged: After which pass a trial logs its accuracy for the first time.
     """
 
     sampler: str
     pruner: str
     favour: float = 1.0
     fixed: bool = False
+    first_logged: int = 1
 
 
 WAYS = {
     "TPE, median pruner, favour 4": Way("tpe", "median", 4.0),
     "TPE, median pruner": Way("tpe", "median"),
+    "TPE, median pruner, favour 4, both from pass 3": Way("tpe", "median", 4.0, first_logged=3),
+    "TPE, median pruner from pass 3": Way("tpe", "median", first_logged=3),
     "random": Way("random", "none"),
     "random, median pruner": Way("random", "median"),
     "TPE, median pruner, fixed nodes": Way("tpe", "median", fixed=True),
@@ -118,6 +123,7 @@ class SimulatedCluster:
         fixed: Whether each job has two nodes that are always there.
         budget: Node-seconds.
         draw: Says when nodes come and go.
+        first_logged: As for `Way`.
         now: Simulated seconds.
         spent: Node-seconds so far.
         jobs: All jobs, by identifier.
@@ -129,6 +135,7 @@ class SimulatedCluster:
     fixed: bool
     budget: float
     draw: random.Random
+    first_logged: int = 1
     now: float = 0.0
     spent: float = 0.0
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -165,7 +172,7 @@ class SimulatedCluster:
     def logged(self, job_id: str, metric: str) -> Mapping[int, float]:
         del metric
         job = self.jobs[job_id]
-        return {step: job.curve[step - 1] for step in range(1, int(job.passes) + 1)}
+        return {step: job.curve[step - 1] for step in range(self.first_logged, int(job.passes) + 1)}
 
     def set_weight(self, job_id: str, weight: float) -> None:
         self.jobs[job_id].weight = weight
@@ -275,7 +282,7 @@ def run_search(way: Way, seed: int, curves: Mapping[Choice, tuple[float, ...]], 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study, study_id = open_study("s", optuna.storages.InMemoryStorage(), "maximize", "accuracy")
     study.sampler, study.pruner = sampler_of(way.sampler, seed), pruner_of(way.pruner)
-    cluster = SimulatedCluster(curves, way.fixed, node_hours * 3600, random.Random(seed))
+    cluster = SimulatedCluster(curves, way.fixed, node_hours * 3600, random.Random(seed), way.first_logged)
     setup = SearchSetup(
         request=JobRequest(command=["train", *(f"{name}={{{name}}}" for name in space())], name="s", backend="command"),
         distributions=distributions_of(parse_space(space())),
@@ -314,9 +321,7 @@ def difference(first: Sequence[SimulatedCluster], second: Sequence[SimulatedClus
     mean = statistics.mean(gaps)
     if len(gaps) < 2:
         return f"{mean:+.3f}"
-    from scipy.stats import t  # type: ignore[import-untyped]
-
-    half = float(t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5
+    half = student_quantile(0.975, len(gaps) - 1) * statistics.stdev(gaps) / len(gaps) ** 0.5
     return f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})"
 
 
@@ -335,6 +340,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=positive, default=10, help="seeds (10)")
     parser.add_argument("--node-hours", type=positive, default=16, help="budget of a search (16)")
+    parser.add_argument("--only", default="", help="ways to search whose names have this in them")
     parser.add_argument("--curves", type=Path, help="file with the learning curves; made if it is not there")
     parser.add_argument("--processes", type=positive, default=2, help="networks that are trained at the same time (2)")
     options = parser.parse_args()
@@ -344,12 +350,13 @@ def main() -> int:
     print("| search | after a third | after two thirds | at the end | trials | complete |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     found = {}
-    for name, way in WAYS.items():
+    ways = {name: way for name, way in WAYS.items() if options.only in name}
+    for name, way in ways.items():
         found[name] = [run_search(way, seed, curves, options.node_hours) for seed in range(options.seeds)]
         print(row(name, found[name]), flush=True)
-    first = next(iter(WAYS))
+    first = next(iter(ways))
     print(f"\n{first}, less:")
-    for name in list(WAYS)[1:]:
+    for name in list(ways)[1:]:
         print(f"- {name}: {difference(found[first], found[name])}")
     return 0
 
