@@ -12,7 +12,7 @@ import random
 import time
 from statistics import median
 
-from malletrain.job_manager.machine.admission_window import MAX_WINDOW, AdmissionRule
+from malletrain.job_manager.machine.admission import MAX_WINDOW, AdmissionRule
 from malletrain.job_manager.machine.jobs import JobSpec
 from malletrain.job_manager.machine.state import ManagerPolicy, ManagerState
 from malletrain.job_manager.machine.state_machine import advance
@@ -33,7 +33,12 @@ def queue_of(jobs: int, max_gb: int, policy: ManagerPolicy, mixed: bool) -> Mana
         amounts = [rng.randint(min(1, max_gb), max_gb) for _ in range(jobs // owners)]
         if mixed:
             amounts[: len(amounts) // 2] = [0] * (len(amounts) // 2)
-        specs = tuple(JobSpec("job", ("true",), "/", 1, 4, burst_buffer_gb=amount) for amount in amounts)
+        specs = tuple(
+            JobSpec(
+                name="job", command=("true",), working_directory="/", min_nodes=1, max_nodes=4, burst_buffer_gb=amount
+            )
+            for amount in amounts
+        )
         state = advance(state, Submitted(specs, f"user{owner}"), 1.0, policy).state
     return state
 

@@ -3,7 +3,7 @@
 Run from the repository's root. `malletrain demo` is run again and again, each time on another trace (seeds 1, 2, ..),
 or with `--trace` on the same excerpt of that. Used of offered is as the demo counts it: node-seconds in which a job
 trained, of those in which the trace had the nodes idle, from the first idle node until the last job has ended. What
-was not used is said by cause (`malletrain.cli.demo.accounting`); the causes add up to the whole difference.
+was not used is said by cause (`malletrain.cli.demo.summary`); the causes add up to the whole difference.
 
 Exits with 1 if a run used less than 85 %, failed, or left a process. A run takes two to four minutes.
 """
@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.arguments import positive
-from malletrain.cli.demo.accounting import OfferUse
+from malletrain.cli.demo.summary import OfferUse
 
 GOAL = 0.85
 _LOST = tuple(use.value for use in OfferUse if use is not OfferUse.TRAINING)

@@ -288,7 +288,12 @@ def measured(jobs: int, nodes: int, events: float, seconds: float) -> dict[str, 
         allocator = Allocator(world, manager, Path(folder))
         allocator.since = dict.fromkeys(names[: -len(away)], _EPOCH - 100.0)
         manager.apply(happened.IdleSetSeen(frozenset(allocator.since)))
-        manager.apply(happened.Submitted((JobSpec("job", ("true",), "/", 1, largest),) * jobs, "ada"))
+        manager.apply(
+            happened.Submitted(
+                (JobSpec(name="job", command=("true",), working_directory="/", min_nodes=1, max_nodes=largest),) * jobs,
+                "ada",
+            )
+        )
         present = [messages.node_from_proto(resources_pb2.Node(name=name)) for name in allocator.since]
         allocator.apply(asked.NodesReported(tuple(present), (), snapshot=True))
         first = job_manager_pb2.WatchJobsResponse(jobs=map(job_message, manager.state.jobs.values()))

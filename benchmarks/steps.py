@@ -85,7 +85,11 @@ def measured(jobs: int, nodes: int, rounds: int) -> dict[str, float]:
     steps = Steps(ManagerPolicy(max_parallel=jobs, fair_share_half_life_seconds=604_800.0, meters_usage=True))
     names = [f"n{number:05d}" for number in range(nodes)]
     steps.take(IdleSetSeen(frozenset(names)))
-    steps.take(Submitted((JobSpec("job", ("true",), "/", 1, nodes),) * jobs, "ada"))
+    steps.take(
+        Submitted(
+            (JobSpec(name="job", command=("true",), working_directory="/", min_nodes=1, max_nodes=nodes),) * jobs, "ada"
+        )
+    )
     ids = list(steps.state.jobs)
     steps.plan(dict(zip(ids, _chunks(names, jobs), strict=True)))
     for job_id in ids:

@@ -25,7 +25,7 @@ def problem(jobs: int, nodes: int, sizes: tuple[int, ...], cost: CostModel, seed
         held = tuple(free.pop() for _ in range(min(len(free), rng.randint(0, 2 * nodes // jobs))))
         up, down = rng.uniform(0, 60), rng.uniform(0, 30)
         permitted = sizes[rng.randrange(2) :]
-        demands.append(JobDemand(f"j{index}", 1, 64, tuple(points), up, down, 1.0, held, permitted))
+        demands.append(JobDemand(f"j{index}", 1, 64, tuple(points), up, down, held, permitted_nodes=permitted))
     return AllocationProblem(names, 120.0, tuple(demands), cost)
 
 

@@ -17,7 +17,7 @@ NODES = tuple(f"n{index}" for index in range(8))
 
 
 def demand(held: int = 0, low: int = 1, high: int = 8, permitted: tuple[int, ...] = ()) -> JobDemand:
-    return JobDemand("a", low, high, CURVE, 18.0, 12.0, 2.0, NODES[:held], permitted)
+    return JobDemand("a", low, high, CURVE, 18.0, 12.0, NODES[:held], weight=2.0, permitted_nodes=permitted)
 
 
 def values(job: JobDemand, cost: CostModel, metric: ObjectiveMetric = ObjectiveMetric.THROUGHPUT) -> dict[int, float]:

@@ -21,7 +21,7 @@ def problem_of(pool: int, held: dict[str, int], **permitted: tuple[int, ...]) ->
     demands = []
     for name, count in held.items():
         current = tuple(free.pop(0) for _ in range(count))
-        demands.append(JobDemand(name, 1, 8, CURVE, 2.0, 1.0, 1.0, current, permitted.get(name, ())))
+        demands.append(JobDemand(name, 1, 8, CURVE, 2.0, 1.0, current, permitted_nodes=permitted.get(name, ())))
     return AllocationProblem(names, 120.0, tuple(demands))
 
 

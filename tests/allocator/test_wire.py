@@ -42,7 +42,7 @@ def test_a_job() -> None:
         not_before=Timestamp(seconds=100),
         plan_generation=3,
     )
-    plannable = PlannableJob("j1", 2, 8, (2, 8), 1.0, ("n1",))
+    plannable = PlannableJob("j1", 2, 8, ("n1",), permitted_nodes=(2, 8))
     assert messages.job_from_proto(message) == CachedJob(
         plannable, JobState.WAITING, True, ("n2",), 100.0, 3, environment="/home/ada/venv/bin/python torchrun cold"
     )

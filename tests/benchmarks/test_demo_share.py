@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.demo_share import faults, share, table
-from malletrain.cli.demo.accounting import OfferUse
+from malletrain.cli.demo.summary import OfferUse
 
 LOST = {use.value: 0.0 for use in OfferUse if use is not OfferUse.TRAINING}
 

@@ -9,6 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.cli.check.command import (
+    CheckRequest,
+    backends_for,
+    observing_environment,
+    trainer_python,
+)
 from malletrain.cli.check.findings import best_of, judge
 from malletrain.cli.check.observations import (
     CheckPart,
@@ -18,12 +24,6 @@ from malletrain.cli.check.observations import (
     Step,
     awaits_save,
     commit_pause,
-)
-from malletrain.cli.check.running import (
-    CheckRequest,
-    backends_for,
-    observing_environment,
-    trainer_python,
 )
 from malletrain.cli.check.trying import Limits
 from malletrain.common.environment import PREIMPORT

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.cli.demo.accounting import divide_offer, most_usable
 from malletrain.cli.demo.history import JobChange, NodeChange, RunHistory, idle_intervals, node_seconds
+from malletrain.cli.demo.summary import divide_offer, most_usable
 
 END = 100.0
 NAMES = ("n1", "n2", "n3", "n4")

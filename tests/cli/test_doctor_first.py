@@ -15,7 +15,7 @@ from malletrain.cli.operate import doctor
 from malletrain.cli.operate.doctor_access import examine_cgroups
 from malletrain.common.accounts import account_named, acting_as
 from malletrain.common.cgroups import Cgroups
-from malletrain.runtime.metrics.endpoint import MetricsEndpoint
+from malletrain.runtime.metrics.service_metrics import MetricsEndpoint
 from tests.support.ports import free_port
 from tests.support.stranger import let_others_through, needs_another_account
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.operate.doctor_interpreters import examine_interpreter, examine_interpreters
+from malletrain.cli.operate.doctor import examine_interpreter, examine_interpreters
 from tests.support.everybody import folder_of_everybody
 
 NOBODY = 65534

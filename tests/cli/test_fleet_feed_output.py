@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.cli.fleet.feed_output import converged, feed_dict, feed_in_words, waiting_in_words, waiting_members
+from malletrain.cli.fleet.live import converged, feed_dict, feed_in_words, waiting_in_words, waiting_members
 from malletrain.v1 import monitor_pb2, resources_pb2
 from tests.support.builders import job_message
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.caller.job_request import parse_backend
-from malletrain.caller.launch_choice import AskedLaunch, choose_launch
+from malletrain.caller.job_request import AskedLaunch, choose_launch, parse_backend
 from malletrain.runtime.errors import InvalidInputError
 
 SINGLE = "for _ in range(9): pass\n"

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.cli.jobs.metrics import history_facts
-from malletrain.cli.shared.sparkline import ASCII_LEVELS, BLOCKS, levels_of, sparkline
+from malletrain.cli.jobs.metrics import ASCII_LEVELS, BLOCKS, history_facts, levels_of, sparkline
 from malletrain.v1 import monitor_pb2
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.client.batch_partition import partition_batch
+from malletrain.client.sampling import partition_batch
 
 
 @given(reference=st.integers(1, 3000), batch=st.integers(1, 300), workers=st.integers(1, 300))

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from malletrain.client.monitor_stream import open_channel
-from malletrain.job_manager.launching.environment import worker_environment
+from malletrain.job_manager.launching.starting import worker_environment
 from malletrain.job_manager.service import _monitor_address
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.runtime.access.pki import ensure_certificate, publish_authority

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.client.check_interval import CheckInterval
+from malletrain.client.replica import CheckInterval
 
 
 class Clock:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.client.commit_interval import CommitInterval
+from malletrain.client.session import CommitInterval
 
 
 def saves(step: float, save: float, steps: int, every: float = 60.0, requested_at: int = -1) -> list[float]:

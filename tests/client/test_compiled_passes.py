@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
-from malletrain.client.batch_partition import BatchPartition, partition_batch
+from malletrain.client.sampling import BatchPartition, partition_batch
 
 HELD, MOST = 22, 8
 SCALES = (1, 3, 2, 1, 4)

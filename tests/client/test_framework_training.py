@@ -12,10 +12,9 @@ pytest.importorskip("torch", reason="needs torch")
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
-from malletrain.client.batch_partition import partition_per_worker
 from malletrain.client.framework_training import FrameworkTraining, LoaderPlan
 from malletrain.client.lr_scaling import SteppedRates
-from malletrain.client.sampling import EpochBatches, EpochOrder, WorkerShare
+from malletrain.client.sampling import EpochBatches, EpochOrder, WorkerShare, partition_per_worker
 
 SIZE = 20
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.client.metric_log import MetricLog
-from malletrain.client.metric_outbox import MetricOutbox
 from malletrain.client.metric_ring import MetricReader, RingMetric, put_metric
+from malletrain.client.outbox import MetricOutbox
 from malletrain.client.ring import METRIC_SLOTS, METRICS_TAKEN, Ring, create_ring
 from malletrain.client.warn_once import WarnOnce
 from tests.client.conftest import StartTrainer

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from malletrain.client.distributed import ElasticTraining, init
-from malletrain.client.model_state import plain_state, state_for
+from malletrain.client.replica import plain_state, state_for
 
 
 def test_names_are_those_of_the_plain_model() -> None:

@@ -17,9 +17,9 @@ import pytest
 
 from malletrain.client.commands import Command, CommandType, commands_after, put_command
 from malletrain.client.job_context import JobContext, WorkerRank, read_job, read_rank
+from malletrain.client.reporting import Process, SidecarProcess
 from malletrain.client.ring import CLOSED, SAVE_ERROR, SAVE_FAILURES, SAVES, Ring, RingReader, create_ring
 from malletrain.client.session import Client
-from malletrain.client.sidecar_process import Process, SidecarProcess
 from malletrain.client.warn_once import WarnOnce
 from malletrain.v1 import monitor_pb2
 from tests.support.waiting import wait_until

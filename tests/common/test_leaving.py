@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.common.leaving import Member, first_to_leave
+from malletrain.common.orderly_leave import Member, first_to_leave
 
 LOADER = ("python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main()", "--multiprocessing-fork")
 

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from malletrain.dashboard import replays
 from malletrain.dashboard.pages import week_views
 from malletrain.dashboard.pages.selection import Selection
-from malletrain.dashboard.pages.what_if import DAYS, FORWARD_POLICIES, POLICIES, WhatIf, WhatIfFact
+from malletrain.dashboard.pages.what_if import DAYS, FORWARD_POLICIES, POLICIES, WhatIf
 from malletrain.dashboard.replays import Replays
+from malletrain.model.what_if import WhatIfComparison
+from malletrain.runtime.kernel.documents import from_document
 
 WHAT_IFS = st.builds(
     WhatIf,
@@ -54,7 +56,7 @@ FOUND: dict[str, Any] = {
     ],
     "notes": [],
 }
-FACT = WhatIfFact.of(FOUND)
+FACT = from_document(WhatIfComparison, FOUND)
 
 
 @given(what_if=WHAT_IFS)
@@ -75,7 +77,7 @@ def test_what_is_typed_by_hand_gives_a_valid_what_if_or_none(text: dict[str, str
 
 def test_rows_are_ranked_and_the_past_itself_comes_first() -> None:
     chosen, other = WhatIf(past=1), WhatIf(past=1, forward_s=30.0)
-    better = WhatIfFact.of(FOUND | {"replay": outcome(130.0, 5)})
+    better = from_document(WhatIfComparison, FOUND | {"replay": outcome(130.0, 5)})
     rows = week_views.outcome_rows(chosen, [(chosen, FACT), (other, better)], Selection(what_if=chosen))
     assert [row.cells[0].text for row in rows] == [
         "what really happened",
@@ -191,8 +193,8 @@ def test_a_replay_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) 
         ("raise SystemExit(3)", "status 3"),
         ("import sys; sys.stdin.read(); print('nonsense')", "Expecting value"),
         ("import sys; sys.stdin.read(); print('7')", "can't be read"),
-        (OF_ANOTHER_VERSION, "unexpected keyword argument 'weight'"),
-        (WITHOUT_A_FIELD, "'notes'"),
+        (OF_ANOTHER_VERSION, "jobs[0].weight: expected nothing"),
+        (WITHOUT_A_FIELD, "remarks: expected nothing"),
     ],
 )
 @pytest.mark.processes

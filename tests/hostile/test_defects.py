@@ -70,7 +70,7 @@ OF_SERVICES = {
         "monitor/service.py:monitor store",
         "runtime/admission/connection_limiter.py:return of memory",
         "runtime/admission/connection_limiter.py:watch over connections",
-        "runtime/metrics/endpoint.py:metrics",
+        "runtime/metrics/service_metrics.py:metrics",
         "runtime/process.py:watchdog",
         "runtime/server.py:connections",
     ),

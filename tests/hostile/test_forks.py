@@ -10,13 +10,12 @@ _ONE_COMMAND = "a command of a user, who sees it and can end it"
 _ONE_THREAD = "a process with one thread, which exists to fork"
 # By file: what starts processes there by other means than `common/child_process.py`, and why that is no risk.
 OTHER_STARTS = {
-    "cli/check/running.py": {"subprocess.run"},
+    "cli/check/command.py": {"subprocess.run"},
     "cli/demo/command.py": {"subprocess.Popen"},
     "cli/jobs/mirroring.py": {"subprocess.run"},
     "cli/operate/doctor.py": {"subprocess.run"},
     "cli/operate/doctor_checks.py": {"subprocess.run"},
-    "cli/operate/doctor_interpreters.py": {"subprocess.run"},
-    "cli/reproduce/malletrain.py": {"ProcessPoolExecutor"},
+    "cli/reproduce/command.py": {"ProcessPoolExecutor"},
     "reproduce/executors.py": {"ProcessPoolExecutor"},
     "common/standby/child.py": {"os.fork"},
     "common/standby/program.py": {"os.fork"},

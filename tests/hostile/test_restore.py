@@ -17,11 +17,10 @@ from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.common import job_folder
 from malletrain.common.accounts import account_named
 from malletrain.job_manager.launching.accounts import AccountsOfOwners, CommonAccount
-from malletrain.job_manager.launching.environment import MonitorAddress
 from malletrain.job_manager.launching.folder import SupervisorStartError
 from malletrain.job_manager.launching.folder_identity import JobIdentity
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
-from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings
+from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings, MonitorAddress
 from malletrain.job_manager.machine.jobs import JobSpec
 from malletrain.runtime.access.credentials import FixedToken
 from malletrain.v1 import job_manager_pb2, resources_pb2
@@ -94,7 +93,14 @@ def test_a_number_is_not_given_out_again_after_a_restore(tmp_path: Path) -> None
         system.process.wait(30)
 
 
-ORDER = LaunchOrder("j000001", 1, "ada", JobSpec("job", ("sleep", "60"), "/", 1, 4), 1, ("n1",))
+ORDER = LaunchOrder(
+    "j000001",
+    1,
+    "ada",
+    JobSpec(name="job", command=("sleep", "60"), working_directory="/", min_nodes=1, max_nodes=4),
+    1,
+    ("n1",),
+)
 
 
 @pytest.fixture

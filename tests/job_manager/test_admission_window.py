@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.job_manager.machine.admission import Places, next_in_line
-from malletrain.job_manager.machine.admission_window import (
+from malletrain.job_manager.machine.admission import (
     MAX_WINDOW,
     AdmissionCandidate,
     AdmissionPass,
     AdmissionQueue,
     AdmissionRule,
     BurstBufferPolicy,
+    Places,
     admission_pass,
+    next_in_line,
 )
 
 OWNERS = ["ada", "bob", "eve"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from malletrain.job_manager.after_releases import AfterReleases
+from malletrain.job_manager.engine import AfterReleases
 
 
 def test_without_a_release_things_are_done_at_once() -> None:

@@ -9,7 +9,7 @@ import grpc
 import pydantic
 import pytest
 
-from malletrain.job_manager.machine.admission_window import MAX_WINDOW, AdmissionRule
+from malletrain.job_manager.machine.admission import MAX_WINDOW, AdmissionRule
 from malletrain.job_manager.machine.burst_buffer import quota_use
 from malletrain.job_manager.machine.sharing import owner_shares
 from malletrain.job_manager.machine.state import ManagerPolicy

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from malletrain.common.gpus import node_of
-from malletrain.job_manager.machine.admission_window import AdmissionRule
+from malletrain.job_manager.machine.admission import AdmissionRule
 from malletrain.job_manager.machine.burst_buffer import quota_use
 from malletrain.job_manager.machine.effects import (
     ReleaseHosts,

@@ -14,10 +14,9 @@ import pytest
 from malletrain.common.processes import find_processes
 from malletrain.fleet.spec import FleetSpec
 from malletrain.job_manager.launching.accounts import CommonAccount
-from malletrain.job_manager.launching.environment import MonitorAddress
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
 from malletrain.job_manager.launching.processes import of_supervisor
-from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings
+from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings, MonitorAddress
 from malletrain.job_manager.launching.supervisor_client import NodeHost
 from malletrain.job_manager.machine.jobs import JobSpec
 from malletrain.tls.names import node_name
@@ -26,7 +25,7 @@ from tests.support.job_secrets import job_secrets
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until_async
 
-SPEC = JobSpec("job", ("sleep", "60"), "/", 1, 4)
+SPEC = JobSpec(name="job", command=("sleep", "60"), working_directory="/", min_nodes=1, max_nodes=4)
 ORDER = LaunchOrder("j000001", 1, "ada", SPEC, 1, ("n1",))
 
 

@@ -16,15 +16,15 @@ from malletrain.common.accounts import account_named
 from malletrain.common.launch_file import Launch, launch_document
 from malletrain.common.processes import ProcessId, identify
 from malletrain.job_manager.launching import socket_folders
-from malletrain.job_manager.launching.environment import (
+from malletrain.job_manager.launching.folder import JobFolder, WrittenOutcome, open_socket, socket_path
+from malletrain.job_manager.launching.process_search import ProcessSearch
+from malletrain.job_manager.launching.processes import sweep, until_end, wait_for_end
+from malletrain.job_manager.launching.starting import (
     MonitorAddress,
     search_path,
     supervisor_environment,
     worker_environment,
 )
-from malletrain.job_manager.launching.folder import JobFolder, WrittenOutcome, open_socket, socket_path
-from malletrain.job_manager.launching.process_search import ProcessSearch
-from malletrain.job_manager.launching.processes import sweep, until_end, wait_for_end
 from malletrain.job_manager.log_reader import LogReader
 from malletrain.job_manager.logs import tail
 from malletrain.job_manager.machine.stimuli import Completion, Outcome

@@ -43,6 +43,13 @@ def test_names_stay_and_values_are_as_they_were_or_hidden(environment: dict[str,
 
 
 def test_no_message_has_them() -> None:
-    spec = JobSpec("job", ("true",), "/", 1, 2, environment={"API_TOKEN": "hunter2", "A": "1"})
+    spec = JobSpec(
+        name="job",
+        command=("true",),
+        working_directory="/",
+        min_nodes=1,
+        max_nodes=2,
+        environment={"API_TOKEN": "hunter2", "A": "1"},
+    )
     assert dict(spec_message(spec).environment) == {"API_TOKEN": "***", "A": "1"}
     assert spec.environment["API_TOKEN"] == "hunter2", "workers get the value"

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.job_manager.launching.environment import MonitorAddress
-from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings, SupervisorStarter
+from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings, MonitorAddress, SupervisorStarter
 from malletrain.job_manager.launching.supervisor_client import NodeHost
 from malletrain.job_manager.machine.jobs import JobSpec
 from tests.job_manager.serving import processes_of, serve_manager
@@ -22,7 +21,7 @@ from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.processes
 
-SPEC = JobSpec("job", ("python", "train.py"), "/", 1, 4)
+SPEC = JobSpec(name="job", command=("python", "train.py"), working_directory="/", min_nodes=1, max_nodes=4)
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ def measured(*rates: tuple[int, float], up: float | None = None) -> JobMeasureme
 def test_an_unknown_job_starts_as_the_median_job() -> None:
     curves = CurveEstimator(OPTIONS)
     for job_id, rate in (("slow", 10.0), ("middle", 1000.0), ("fast", 7000.0)):
-        curves.put_job(JobDeclaration(job_id, 1, 4))
+        curves.put_job(JobDeclaration(job_id=job_id, min_nodes=1, max_nodes=4))
         curves.put_measurements(job_id, measured((1, rate)))
-    curves.put_job(JobDeclaration("new", 1, 4))
+    curves.put_job(JobDeclaration(job_id="new", min_nodes=1, max_nodes=4))
     curves.refresh()
     profile = curves.profile("new")
     assert profile is not None
@@ -31,8 +31,8 @@ def test_an_unknown_job_starts_as_the_median_job() -> None:
 
 def test_unknown_jobs_follow_when_the_known_ones_change() -> None:
     curves = CurveEstimator(OPTIONS)
-    curves.put_job(JobDeclaration("a", 1, 4))
-    curves.put_job(JobDeclaration("b", 1, 4))
+    curves.put_job(JobDeclaration(job_id="a", min_nodes=1, max_nodes=4))
+    curves.put_job(JobDeclaration(job_id="b", min_nodes=1, max_nodes=4))
     assert [profile.job_id for profile in curves.refresh()] == ["a", "b"]
     curves.put_measurements("a", measured((1, 500.0)))
     assert [profile.job_id for profile in curves.refresh()] == ["a", "b"]
@@ -43,7 +43,7 @@ def test_unknown_jobs_follow_when_the_known_ones_change() -> None:
 
 def test_noise_changes_nothing_but_slow_drift_does() -> None:
     curves = CurveEstimator(OPTIONS)
-    curves.put_job(JobDeclaration("a", 1, 4))
+    curves.put_job(JobDeclaration(job_id="a", min_nodes=1, max_nodes=4))
     curves.put_measurements("a", measured((2, 1000.0), up=5.0))
     assert len(curves.refresh()) == 1
     for rate in (1015.0, 985.0, 1010.0):
@@ -61,7 +61,15 @@ def test_noise_changes_nothing_but_slow_drift_does() -> None:
 
 def test_a_new_source_is_a_change_even_where_the_figure_is_the_same() -> None:
     curves = CurveEstimator(OPTIONS)
-    curves.put_job(JobDeclaration("a", 1, 2, curve=(CurvePoint(1, 100.0), CurvePoint(2, 200.0)), scale_up_seconds=5.0))
+    curves.put_job(
+        JobDeclaration(
+            job_id="a",
+            min_nodes=1,
+            max_nodes=2,
+            curve=(CurvePoint(1, 100.0), CurvePoint(2, 200.0)),
+            scale_up_seconds=5.0,
+        )
+    )
     curves.refresh()
     curves.put_measurements("a", measured((2, 200.0)))
     assert len(curves.refresh()) == 1
@@ -74,7 +82,7 @@ def test_measurements_may_come_before_the_job() -> None:
     curves = CurveEstimator(OPTIONS)
     curves.put_measurements("a", measured((2, 200.0)))
     assert curves.refresh() == []
-    curves.put_job(JobDeclaration("a", 1, 2))
+    curves.put_job(JobDeclaration(job_id="a", min_nodes=1, max_nodes=2))
     (profile,) = curves.refresh()
     assert profile.points[-1].source == CurveSource.MEASURED
 
@@ -82,7 +90,7 @@ def test_measurements_may_come_before_the_job() -> None:
 def test_ended_jobs_are_forgotten() -> None:
     curves = CurveEstimator(OPTIONS)
     for job_id in ("a", "b", "c"):
-        curves.put_job(JobDeclaration(job_id, 1, 2))
+        curves.put_job(JobDeclaration(job_id=job_id, min_nodes=1, max_nodes=2))
     curves.refresh()
     curves.remove_job("a")
     curves.remove_job("never known")

@@ -63,13 +63,13 @@ def test_own_points_come_first() -> None:
 
 def test_a_job_has_the_curve_of_its_family_until_it_contradicts() -> None:
     curves = CurveEstimator(ProfilerSettings().options())
-    curves.put_job(JobDeclaration("a", 1, 8, family="f"))
+    curves.put_job(JobDeclaration(job_id="a", min_nodes=1, max_nodes=8, family="f"))
     points = tuple(measured_points((1, 100.0), (4, 380.0), (8, 700.0)))
     stalls = (RescaleStall(1, 8, 7.0), RescaleStall(8, 4, 3.0))
     curves.put_measurements("a", JobMeasurements(points, rescales=stalls))
     curves.remove_job("a")
-    curves.put_job(JobDeclaration("b", 1, 8, family="f"))
-    curves.put_job(JobDeclaration("c", 1, 8))
+    curves.put_job(JobDeclaration(job_id="b", min_nodes=1, max_nodes=8, family="f"))
+    curves.put_job(JobDeclaration(job_id="c", min_nodes=1, max_nodes=8))
     curves.refresh(1000.0)
     relative, stranger = curves.profile("b"), curves.profile("c")
     assert relative is not None

@@ -31,17 +31,17 @@ def test_each_fleet_has_a_prior_of_its_own() -> None:
     curves = CurveEstimator(ProfilerSettings().options())
     known = {"j1": ("", 5000.0), "j2": ("f2", 40.0), "j3": ("f2", 60.0), "j4": ("f2", 50.0)}
     for job_id, (fleet_id, rate) in known.items():
-        curves.put_job(JobDeclaration(job_id, 1, 4, fleet_id=fleet_id))
+        curves.put_job(JobDeclaration(job_id=job_id, min_nodes=1, max_nodes=4, fleet_id=fleet_id))
         curves.put_measurements(job_id, JobMeasurements((CurvePoint(1, rate, 100),)))
     for job_id, fleet_id in (("j5", ""), ("j6", "f2"), ("j7", "f7")):
-        curves.put_job(JobDeclaration(job_id, 1, 4, fleet_id=fleet_id))
+        curves.put_job(JobDeclaration(job_id=job_id, min_nodes=1, max_nodes=4, fleet_id=fleet_id))
     curves.refresh()
     rates = {job_id: profile.points[0].rate for job_id in ("j5", "j6", "j7") if (profile := curves.profile(job_id))}
     assert rates == pytest.approx({"j5": 5000.0, "j6": 50.0, "j7": 1.0})
     # Another member that gets known changes those of its fleet only.
     curves.put_measurements("j6", JobMeasurements((CurvePoint(1, 100.0, 100),)))
     assert [profile.job_id for profile in curves.refresh()] == ["j6"]
-    curves.put_job(JobDeclaration("j8", 1, 4, fleet_id="f2"))
+    curves.put_job(JobDeclaration(job_id="j8", min_nodes=1, max_nodes=4, fleet_id="f2"))
     curves.refresh()
     profile = curves.profile("j8")
     assert profile is not None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from malletrain.model.scaling import RescaleStall
+from malletrain.profiler.machine.curve_estimator import RescaleCost, rescale_cost, stalls_by_pair
 from malletrain.profiler.machine.points import CurveSource
-from malletrain.profiler.machine.rescale_costs import RescaleCost, rescale_cost, stalls_by_pair
 
 
 def test_costs_measured_then_declared_then_assumed() -> None:

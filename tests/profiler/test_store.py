@@ -112,7 +112,7 @@ def test_rows_of_version_0_1_0_are_loaded() -> None:
 def test_what_was_stored_by_version_0_1_0_makes_curves() -> None:
     store = ProfilerStore(database_of_0_1_0())
     curves = CurveEstimator(ProfilerSettings().options(), store.load_families(8), store.load_histories())
-    curves.put_job(JobDeclaration("j000009", 1, 8, family="cnn"))
+    curves.put_job(JobDeclaration(job_id="j000009", min_nodes=1, max_nodes=8, family="cnn"))
     (profile,) = curves.refresh(1795313800.0)
     assert {point.nodes: point.source for point in profile.points}[4] is CurveSource.FAMILY
     assert (profile.scale_up.seconds, profile.scale_up.source) == (2.5, CurveSource.FAMILY)

@@ -110,7 +110,7 @@ def test_broken_runs_are_named(state: ProfilingState, message: str) -> None:
 
 def curves() -> CurveEstimator:
     found = CurveEstimator(ProfilerSettings().options(), FamilyStore(8, {"f": (FamilyMember("x", (), ()),)}))
-    found.put_job(JobDeclaration("a", 1, 8, family="f"))
+    found.put_job(JobDeclaration(job_id="a", min_nodes=1, max_nodes=8, family="f"))
     found.put_measurements("a", JobMeasurements(tuple(measured_points((1, 10.0), (8, 60.0)))))
     found.refresh(1000.0)
     return found
@@ -134,8 +134,8 @@ def test_a_job_in_its_family_twice_or_after_it_left() -> None:
 @pytest.mark.parametrize(
     ("declaration", "message"),
     [
-        (JobDeclaration("a", 1, 4), "does not end at its largest scale, 4"),
-        (JobDeclaration("a", 0, 8), "begins above its smallest scale, 0"),
+        (JobDeclaration(job_id="a", min_nodes=1, max_nodes=4), "does not end at its largest scale, 4"),
+        (JobDeclaration(job_id="a", min_nodes=0, max_nodes=8), "begins above its smallest scale, 0"),
     ],
 )
 def test_a_curve_that_does_not_fit_the_job(declaration: JobDeclaration, message: str) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from malletrain.client.broadcast import broadcast_object, control_device
-from malletrain.client.distributed import init
+from malletrain.client.distributed import broadcast_object, control_device, init
 
 
 def state() -> dict[str, Any]:

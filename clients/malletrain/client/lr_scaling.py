@@ -4,7 +4,7 @@ Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017
 larger global batch, use a k times larger learning rate (section 2.1), and reach it gradually (section 2.2). That is for
 SGD. With Adam and RMSprop, the square root of k keeps the course of the training (Malladi et al., "On the SDEs and
 Scaling Rules for Adaptive Gradient Algorithms", 2022, arXiv:2205.10287). The alternative is to keep the global batch
-constant by gradient accumulation; then no rate changes (`malletrain.client.batch_partition`).
+constant by gradient accumulation; then no rate changes (`malletrain.client.sampling`).
 """
 
 from __future__ import annotations

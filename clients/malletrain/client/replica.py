@@ -1,4 +1,8 @@
-"""What the workers of an elastic training do together between batches, independent of the communication library."""
+"""What the workers of an elastic training do together between batches, independent of the communication library.
+
+A model's state has the names that it has without `torch.compile`, so that either form reads the other's:
+`torch.compile(module)` is a module of its own, which has the original as `_orig_mod`, and the names of weights say so.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,93 @@ from typing import Any, Protocol
 import torch
 
 from malletrain.client import refresh, should_commit, should_stop
-from malletrain.client.check_interval import CheckInterval
 from malletrain.client.checkpoint_manager import CheckpointManager
 from malletrain.client.extra_state import ExtraState, States
 from malletrain.client.lr_scaling import LearningRates, RateRamp
-from malletrain.client.model_state import plain_state, state_for
 from malletrain.client.sampling import WorkerSampler
 from malletrain.client.saving_marker import SavingMarker
 from malletrain.client.snapshots import random_states, restore_random_states
+
+_COMPILED = "_orig_mod."
+
+
+def plain_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A state with the names of the plain model.
+
+    Args:
+        state: What `state_dict` returns, of a model that is compiled whole, in parts or not at all.
+    """
+    if not any(_COMPILED in name for name in state):
+        return state
+    return {_plain(name): value for name, value in state.items()}
+
+
+def state_for(state: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A state with the names of a model, to be given to its `load_state_dict`.
+
+    Args:
+        state: The state of the same model, compiled or not.
+        own: What the model's `state_dict` returns. A name that is not in it stays, so that the model can refuse it.
+    """
+    if state.keys() == own.keys():
+        return state
+    names = {_plain(name): name for name in own}
+    return {names.get(_plain(name), name): value for name, value in state.items()}
+
+
+def _plain(name: str) -> str:
+    return name.replace(_COMPILED, "")
+
+
+_SECONDS = 0.1
+"""Time between two checks. Each costs a small broadcast."""
+_MAX_BATCHES = 1000
+
+
+class CheckInterval:
+    """Counts batches until the next check. Rank 0 measures how many fit into the interval."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin with a check after the next batch.
+
+        Args:
+            clock: Monotonic clock in seconds.
+        """
+        self._clock = clock
+        self.restart()
+
+    def restart(self) -> None:
+        """Check after the next batch: the time of a batch is not known."""
+        self._left = 1
+        self._checked_at, self._batches = self._clock(), 0
+        self._batch_seconds = _SECONDS
+
+    def count(self) -> bool:
+        """Count one batch; returns whether a check is due."""
+        self._left -= 1
+        return self.due
+
+    @property
+    def due(self) -> bool:
+        """Whether so many batches have been counted that a check is due."""
+        return self._left <= 0
+
+    def measure(self) -> int:
+        """Batches until the next check, from the time that batches took since the last one.
+
+        Call it once per check, at rank 0.
+        """
+        now = self._clock()
+        if self._batches:
+            self._batch_seconds = (now - self._checked_at) / self._batches
+        self._checked_at = now
+        self._batches = max(1, min(_MAX_BATCHES, round(_SECONDS / max(self._batch_seconds, 1e-6))))
+        return self._batches
+
+    def set_batches(self, batches: int) -> None:
+        """Set the number of batches until the next check; all workers have the same number."""
+        self._left = batches
+
 
 _COMMIT, _SAVE, _STOP = 1, 2, 4
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import math
+import operator
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
-from types import ModuleType
+from pathlib import Path
+from types import FrameType, ModuleType
 from typing import NamedTuple, SupportsFloat, SupportsIndex
 
 from malletrain.client.commands import Command, commands_after
-from malletrain.client.commit_interval import EVERY_SECONDS, CommitInterval
-from malletrain.client.completion import write_completion
 from malletrain.client.job_context import HOROVOD_MODULES, JobContext, read_job, read_rank
 from malletrain.client.metric_log import MetricLog
 from malletrain.client.phases import DeclaredPhase, Phases
-from malletrain.client.reporting import make_report, new_reporter_id
+from malletrain.client.reporting import SidecarProcess, StartSidecar, make_report, new_reporter_id, start_sidecar
 from malletrain.client.ring import (
     CLOSED,
     COMMANDS,
@@ -30,12 +34,160 @@ from malletrain.client.ring import (
     Ring,
     create_ring,
 )
-from malletrain.client.sidecar_process import SidecarProcess, StartSidecar, start_sidecar
 from malletrain.client.step_times import StepTimesTeller
-from malletrain.client.termination import Termination
 from malletrain.client.tracker_note import TrackerNote
 from malletrain.client.warn_once import WarnOnce, describe
 from malletrain.common.environment import JOB_ID
+from malletrain.common.files import write_atomically
+from malletrain.common.job_folder import COMPLETION_FILE
+
+
+def write_completion(
+    directory: Path,
+    metrics: Mapping[str, SupportsFloat] | None,
+    samples: SupportsIndex | None,
+    unix_seconds: float,
+    warnings: WarnOnce,
+) -> None:
+    """Write `completed.json` atomically. An existing file is kept.
+
+    Metrics that are not finite numbers are left out with a warning: a wrong metric must not keep the file from being
+    written.
+
+    Args:
+        directory: The job's folder.
+        metrics: Names and numbers; None for none.
+        samples: The job's sample counter; None if not known.
+        unix_seconds: Time of completion in seconds since the epoch.
+        warnings: Prints what is wrong with the arguments.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    path = directory / COMPLETION_FILE
+    if path.exists():
+        return
+    content = {
+        "samples": _count(samples, warnings),
+        "metrics": _finite(metrics, warnings),
+        "unix_seconds": unix_seconds,
+    }
+    write_atomically(path, json.dumps(content))
+
+
+def _count(samples: SupportsIndex | None, warnings: WarnOnce) -> int | None:
+    if samples is None:
+        return None
+    try:
+        count = operator.index(samples)
+    except Exception as error:  # noqa: BLE001 - a user's object may raise anything; the file must be written
+        warnings.warn(
+            "done samples",
+            f"done(): samples: expected a whole number, got {type(samples).__name__} ({describe(error)})",
+        )
+        return None
+    if count < 0:
+        warnings.warn("done samples", f"done(): samples: expected at least 0, got {count}")
+        return None
+    return count
+
+
+def _finite(metrics: Mapping[str, SupportsFloat] | None, warnings: WarnOnce) -> dict[str, float]:
+    try:
+        entries = list((metrics or {}).items())
+    except Exception as error:  # noqa: BLE001 - as above
+        warnings.warn(
+            "done metrics", f"done(): metrics: expected a mapping, got {type(metrics).__name__} ({describe(error)})"
+        )
+        return {}
+    finite: dict[str, float] = {}
+    for name, value in entries:
+        try:
+            number = float(value)
+            key = str(name)
+        except Exception as error:  # noqa: BLE001 - as above
+            warnings.warn("done metric", f"done(): metrics: expected names and numbers ({describe(error)})")
+            continue
+        if math.isfinite(number):
+            finite[key] = number
+        else:
+            warnings.warn(f"done {key}", f"done(): metrics[{key!r}]: expected a finite number, got {number}")
+    return finite
+
+
+EVERY_SECONDS = 60.0
+"""Usual time between two saves."""
+_MAX_SHARE = 0.05
+"""Share of the time that saves which nobody has requested may take."""
+
+
+class CommitInterval:
+    """The time since the last save, and how long a save takes, by what the loop is late after it."""
+
+    def __init__(self) -> None:
+        """Nothing is due before the loop has asked for the first time."""
+        self._asked_at: float | None = None
+        self._saved_at = 0.0
+        self._usual_seconds = 0.0
+        self._save_seconds = 0.0
+        self._saving = False
+
+    def due(self, now: float, every: float, *, requested: bool) -> bool:
+        """Whether to save at this call: a save is requested, or the last one is long enough ago.
+
+        Args:
+            now: Seconds of any clock. A step back begins a new interval.
+            every: Least time between two saves that are not requested, in seconds. It is longer where they take long.
+            requested: Whether a save is requested.
+        """
+        if self._asked_at is None or now < self._asked_at:
+            self._saved_at = now
+        elif self._saving:
+            self._save_seconds = max(0.0, now - self._asked_at - self._usual_seconds)
+            self._saved_at = now
+        else:
+            self._usual_seconds = now - self._asked_at
+        interval = max(every, self._save_seconds / _MAX_SHARE)
+        self._saving = requested or now - self._saved_at >= interval
+        self._asked_at = now
+        return self._saving
+
+
+class Termination:
+    """Whether the launcher has asked this process to end.
+
+    Attributes:
+        seen: Whether SIGTERM has been received since `install`.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._installed = False
+
+    def install(self) -> bool:
+        """Replace the handler of SIGTERM by one that sets the flag. Only the main thread can do that.
+
+        Returns:
+            Whether that handler is installed now.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return self._installed
+        signal.signal(signal.SIGTERM, self._note)
+        if not self._installed:
+            self._installed = True
+            os.register_at_fork(after_in_child=self._restore)
+        return True
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        self.seen = True
+
+    def _restore(self) -> None:
+        """Restore the default handler in a forked child: a data loader has to end at SIGTERM."""
+        self.seen = False
+        if signal.getsignal(signal.SIGTERM) == self._note:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
 
 _FULL_CHECK_NS = 1_000_000_000
 """Time between two checks of environment and sidecar, in nanoseconds."""

@@ -21,7 +21,6 @@ from queue import Empty, SimpleQueue
 import grpc
 
 from malletrain.client.commands import Command, CommandType, put_command
-from malletrain.client.metric_outbox import MetricOutbox
 from malletrain.client.metric_ring import MetricReader
 from malletrain.client.monitor_stream import (
     MonitorStream,
@@ -32,7 +31,7 @@ from malletrain.client.monitor_stream import (
     open_channel,
     read_job_token,
 )
-from malletrain.client.outbox import Outbox
+from malletrain.client.outbox import MetricOutbox, Outbox
 from malletrain.client.phase_times import PhaseTimes
 from malletrain.client.ring import (
     CLOSED,

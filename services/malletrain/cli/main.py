@@ -54,7 +54,7 @@ _VERBS = {
     "resume": "malletrain.cli.operate.drain",
     "plan": "malletrain.cli.operate.plan",
     "explain": "malletrain.cli.jobs.explain",
-    "profile": "malletrain.cli.jobs.profile",
+    "profile": "malletrain.cli.jobs.curve",
     "curve": "malletrain.cli.jobs.curve",
     "solve": "malletrain.cli.simulate.solve",
     "replay": "malletrain.cli.simulate.replay",

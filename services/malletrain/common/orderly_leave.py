@@ -1,14 +1,22 @@
-"""Has the processes of a command end in order: those that save first, what waits for them afterwards."""
+"""Has the processes of a command end in order: those that save first, so that a wrapper does not end before what it has
+started.
+
+A command may be a shell that runs a trainer, a pipe into `tee`, or a launcher with workers. Those that save are mostly
+the innermost, and the outer ones wait for them. So the trainer is asked first, and the others when it has ended. What a
+trainer itself has started, such as data loaders, is left to it.
+
+Known by what can be seen of them: parents, command lines, pipes, and whether they have a handler for SIGTERM. One
+without a handler has nothing to save; of two processes that might be the trainer, the one with a handler is.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterable
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
 
-from malletrain.common.leaving import Member, first_to_leave
 from malletrain.common.processes import (
     ProcessId,
     ProcessStatus,
@@ -19,6 +27,124 @@ from malletrain.common.processes import (
     read_name,
     read_status,
 )
+from malletrain.common.python_command import is_interpreter, parse_python_command
+
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "busybox", "fish", "csh", "tcsh"})
+_LAUNCHERS = frozenset(
+    {
+        *("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch"),
+        *("deepspeed", "deepspeed.launcher.launch", "composer", "fabric", "horovodrun", "mpirun", "mpiexec"),
+        *("mpiexec.hydra", "hydra_pmi_proxy", "orterun", "orted", "prterun", "prte", "prted", "srun", "conda", "uv"),
+    }
+)
+"""Programs and modules that start trainers. Many have handlers for SIGTERM, and pass it on with limits of their own."""
+_HELPER_MODULES = ("multiprocessing.spawn", "multiprocessing.forkserver", "multiprocessing.popen_")
+_TRACKERS = ("multiprocessing.resource_tracker", "multiprocessing.semaphore_tracker")
+_OURS = ("malletrain.client.sidecar", "malletrain.client.feeding")
+_LOADER = "pt_data_worker"
+"""What torch calls a process of a DataLoader. It has a handler, which tells its trainer of a failure."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A live process of a command.
+
+    Attributes:
+        pid: Process id.
+        parent: Process id of its parent.
+        name: What the kernel calls it.
+        arguments: Its command line.
+        catches: Whether it has a handler for SIGTERM.
+        reads: Pipe that is its standard input; empty: it is none, or it can't be seen.
+        writes: Pipes that are its standard output or error.
+    """
+
+    pid: int
+    parent: int
+    name: str = ""
+    arguments: tuple[str, ...] = ()
+    catches: bool = False
+    reads: str = ""
+    writes: frozenset[str] = frozenset()
+
+    @property
+    def is_python(self) -> bool:
+        """Whether an interpreter of Python runs it."""
+        return is_interpreter(self.arguments[0]) if self.arguments else is_interpreter(self.name)
+
+    @property
+    def is_shell(self) -> bool:
+        """Whether it is a shell."""
+        program = PurePath(self.arguments[0]).name.lstrip("-") if self.arguments else self.name
+        return program in _SHELLS
+
+    @property
+    def is_launcher(self) -> bool:
+        """Whether it is known to start trainers rather than to be one."""
+        python = parse_python_command(self.arguments)
+        program = python.target if python else next(iter(self.arguments), self.name)
+        return PurePath(program).name in _LAUNCHERS
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it belongs to the client, and ends by itself with its trainer."""
+        return any(module in word for module in _OURS for word in self.arguments)
+
+    def helps(self, parent: Member) -> bool:
+        """Whether it is a part of its parent's program, such as a data loader, and is left to that.
+
+        Ranks that a program has started by multiprocessing look like data loaders. They have handlers if they save.
+        """
+        if self.is_ours or any(tracker in word for tracker in _TRACKERS for word in self.arguments):
+            return True
+        part = self.is_python and (
+            self.arguments == parent.arguments
+            or any(module in word for module in _HELPER_MODULES for word in self.arguments)
+        )
+        return part and (parent.catches or not self.catches or self.name == _LOADER)
+
+
+def first_to_leave(root: int, members: Iterable[Member]) -> tuple[int, ...]:
+    """Process ids of those that are asked to end first.
+
+    Args:
+        root: Process id of the command itself.
+        members: The processes of the command, the root among them. Those whose parent is no member count as children
+            of the root.
+    """
+    by_pid = {member.pid: member for member in members}
+    if root not in by_pid:
+        return tuple(pid for pid, member in by_pid.items() if not member.is_ours)
+    children: dict[int, list[Member]] = {}
+    for member in by_pid.values():
+        if member.pid != root:
+            children.setdefault(member.parent if member.parent in by_pid else root, []).append(member)
+    return tuple(member.pid for member in _innermost(by_pid[root], children))
+
+
+def _innermost(member: Member, children: Mapping[int, list[Member]]) -> tuple[Member, ...]:
+    """Who of a process and its descendants is asked first."""
+    own = [child for child in children.get(member.pid, ()) if not child.helps(member)]
+    inner = _sources(tuple(found for child in own for found in _innermost(child, children)))
+    savers = tuple(found for found in inner if found.catches)
+    if member.is_launcher or (member.is_shell and not member.catches):
+        chosen = savers or inner
+    elif member.is_shell:
+        chosen = savers
+    elif member.catches:
+        chosen = () if member.is_python else tuple(found for found in savers if found.is_python)
+    elif member.is_python:
+        chosen = tuple(found for found in savers if found.is_python)
+    else:
+        chosen = savers or inner
+    return chosen or (member,)
+
+
+def _sources(members: tuple[Member, ...]) -> tuple[Member, ...]:
+    """Those that do not read what others of them write: `tee` ends with its trainer."""
+    written = frozenset(pipe for member in members for pipe in member.writes if pipe)
+    return tuple(member for member in members if member.reads not in written) or members
+
 
 _REST_SECONDS = 5.0
 """How long a wrapper has at most for its own last lines, once the trainer has ended."""

@@ -16,8 +16,10 @@ import structlog
 
 from malletrain.common.commands import RunningCommand, start_command
 from malletrain.common.tasks import start_task
-from malletrain.dashboard.pages.what_if import WhatIf, WhatIfFact
+from malletrain.dashboard.pages.what_if import WhatIf
+from malletrain.model.what_if import WhatIfComparison
 from malletrain.runtime.failures import log_failure
+from malletrain.runtime.kernel.documents import from_document
 
 ValueT = TypeVar("ValueT")
 
@@ -83,7 +85,7 @@ class Replays:
         self.running: RunningReplay | None = None
         self._command, self._token, self._config = tuple(command), token, config
         self._now, self._notify = now, changed
-        self._found: OrderedDict[WhatIf, WhatIfFact] = OrderedDict()
+        self._found: OrderedDict[WhatIf, WhatIfComparison] = OrderedDict()
         self._failures: OrderedDict[WhatIf, str] = OrderedDict()
         self._task: asyncio.Task[object] | None = None
         self._folder = TemporaryDirectory(prefix="malletrain-week-")
@@ -104,7 +106,7 @@ class Replays:
         """The same; 0 where no past has been asked for lately."""
         return self._past if self._now() - self._past <= _FRESH_S else 0
 
-    def found(self, what_if: WhatIf) -> WhatIfFact | None:
+    def found(self, what_if: WhatIf) -> WhatIfComparison | None:
         """What a what-if gave; None: it was not replayed, or that is no longer kept."""
         return self._found.get(what_if)
 
@@ -112,7 +114,7 @@ class Replays:
         """Why it could not be replayed; empty: it was not tried, or it could."""
         return self._failures.get(what_if, "")
 
-    def of_same_past(self, what_if: WhatIf) -> list[tuple[WhatIf, WhatIfFact]]:
+    def of_same_past(self, what_if: WhatIf) -> list[tuple[WhatIf, WhatIfComparison]]:
         """All that is kept of the same part of the past."""
         key = (what_if.past, what_if.days)
         return [(known, found) for known, found in self._found.items() if (known.past, known.days) == key]
@@ -164,7 +166,7 @@ class Replays:
         structlog.get_logger(__name__).info("a replay has failed", what_if=what_if.in_words(), error=why)
         _keep(self._failures, what_if, why[:_MAX_ERROR_LENGTH])
 
-    async def _asked(self, what_if: WhatIf) -> WhatIfFact:
+    async def _asked(self, what_if: WhatIf) -> WhatIfComparison:
         """What the process answers.
 
         Raises:
@@ -182,11 +184,11 @@ class Replays:
             raise RuntimeError(errors[-1] if errors else f"the process that replays has ended with status {status}")
         return found
 
-    async def _answer(self, process: RunningCommand) -> WhatIfFact | None:
+    async def _answer(self, process: RunningCommand) -> WhatIfComparison | None:
         async for line in process.stdout:
             told = json.loads(line)
             if "found" in told:
-                return WhatIfFact.of(told["found"])
+                return from_document(WhatIfComparison, told["found"])
             if self.running is not None:
                 self.running = replace(self.running, share=told["share"])
                 self._changed()

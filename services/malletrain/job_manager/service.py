@@ -20,12 +20,11 @@ from malletrain.job_manager import submission, wire
 from malletrain.job_manager.dependencies import check_named
 from malletrain.job_manager.engine import Engine
 from malletrain.job_manager.launching.accounts import open_accounts
-from malletrain.job_manager.launching.environment import MonitorAddress, search_path
 from malletrain.job_manager.launching.folder import JobFolder
 from malletrain.job_manager.launching.folder_identity import JobIdentity
 from malletrain.job_manager.launching.job_secrets import JobSecrets, SupervisorCertificates
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
-from malletrain.job_manager.launching.starting import LaunchSettings
+from malletrain.job_manager.launching.starting import LaunchSettings, MonitorAddress, search_path
 from malletrain.job_manager.log_reader import WrittenLine
 from malletrain.job_manager.logs import MAX_TAIL_LINES, check_positions, stream
 from malletrain.job_manager.machine.burst_buffer import quota_use

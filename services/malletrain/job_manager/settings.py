@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from malletrain.job_manager.charging import ChargeRate
 from malletrain.job_manager.limits import LongestGraces
-from malletrain.job_manager.machine.admission_window import MAX_BURST_BUFFER_GB, MAX_PLACES, MAX_WINDOW, AdmissionRule
+from malletrain.job_manager.machine.admission import MAX_BURST_BUFFER_GB, MAX_PLACES, MAX_WINDOW, AdmissionRule
 from malletrain.job_manager.machine.state import ManagerPolicy
 from malletrain.job_manager.notifications.settings import NotificationSettings
 from malletrain.job_manager.projects import PROJECT_NAME, PROJECT_NAME_IN_WORDS, ProjectRule

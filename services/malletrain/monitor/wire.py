@@ -20,7 +20,7 @@ from malletrain.monitor.machine.trackers import JobScaling, JobTracker
 from malletrain.monitor.stragglers.judging import SlowWorker, WorkerTime
 from malletrain.monitor.stragglers.slow_nodes import JobPlace, SlowNode
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.runtime.messages import FINAL_JOB_STATES
+from malletrain.runtime.messages import FINAL_JOB_STATES, message_of
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 
 MAX_SAMPLES = 2**40
@@ -120,7 +120,7 @@ def places_of(message: job_manager_pb2.WatchJobsResponse) -> list[JobPlace]:
 
 def slow_node_message(node: SlowNode) -> monitor_pb2.SlowNode:
     """A node that jobs call slow."""
-    return monitor_pb2.SlowNode(name=node.name, share=node.share, owners=node.owners, job_id=node.job_id)
+    return message_of(monitor_pb2.SlowNode, node)
 
 
 def _parse_phase(phase: monitor_pb2.PhaseReport) -> PhaseSeen:
@@ -189,25 +189,14 @@ def progress_message(
         last_record_unix_seconds=progress.last_record_unix_seconds,
         stalled=tracker.is_stalled(now),
         pausing=tracker.is_pausing(now),
-        phase=None if phase is None else monitor_pb2.PhaseReport(name=phase.name, seconds=phase.seconds),
+        phase=None if phase is None else message_of(monitor_pb2.PhaseReport, phase),
         silent_seconds=max(0.0, tracker.silence_seconds(now)),
         records=progress.records,
         dropped_records=tracker.dropped_records,
         feed=_feed_message(tracker.feed),
         positions_known=progress.positioned,
-        saves=None
-        if tracker.saves is None
-        else monitor_pb2.SaveReport(failures=tracker.saves.failures, reason=tracker.saves.reason),
-        slow_workers=[
-            monitor_pb2.SlowWorker(
-                rank=worker.rank,
-                node=worker.node,
-                share=worker.share,
-                own_seconds=worker.own_seconds,
-                others_seconds=worker.others_seconds,
-            )
-            for worker in slow[:_TOLD_SLOW_WORKERS]
-        ],
+        saves=None if tracker.saves is None else message_of(monitor_pb2.SaveReport, tracker.saves),
+        slow_workers=[message_of(monitor_pb2.SlowWorker, worker) for worker in slow[:_TOLD_SLOW_WORKERS]],
         measured_workers=measured,
     )
 
@@ -225,29 +214,15 @@ def _feed_message(feed: FeedUse | None) -> monitor_pb2.FeedReport | None:
 
 def scaling_message(scaling: JobScaling) -> monitor_pb2.ScalingRecord:
     """Throughput at each scale and rescale stalls of a job."""
-    return monitor_pb2.ScalingRecord(
-        job_id=scaling.job_id,
-        points=[
-            monitor_pb2.MeasuredPoint(
-                nodes=point.nodes,
-                rate=point.rate,
-                steps=point.steps,
-                unix_seconds=point.unix_seconds,
-                relative_error=point.relative_error,
-            )
-            for point in scaling.points
-        ],
-        scale_up_seconds=scaling.scale_up_seconds,
-        scale_down_seconds=scaling.scale_down_seconds,
+    return message_of(
+        monitor_pb2.ScalingRecord,
+        scaling,
         rescales=[
-            monitor_pb2.MeasuredRescale(
-                from_nodes=rescale.from_nodes,
-                to_nodes=rescale.to_nodes,
-                stall_seconds=rescale.seconds,
-                unix_seconds=rescale.unix_seconds,
-            )
+            message_of(monitor_pb2.MeasuredRescale, rescale, stall_seconds=rescale.seconds)
             for rescale in scaling.rescales
         ],
+        first_batches_unix_seconds=(),
+        usual_step_seconds=0.0,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from malletrain.model.job_terms import JobTerms
 from malletrain.observer.facts import CurveFact, JobFact
 from malletrain.observer.history import Minute
 
@@ -119,10 +120,7 @@ def eta(
 
 def _permitted(job: JobFact, nodes: float) -> int:
     """The largest permitted scale of at most so many nodes; 0 if there is none."""
-    most = min(int(nodes + 1e-9), job.max_nodes)
-    if job.permitted:
-        return max((scale for scale in job.permitted if scale <= most), default=0)
-    return most if most >= job.min_nodes else 0
+    return JobTerms(job.min_nodes, job.max_nodes, permitted_nodes=job.permitted).max_within(int(nodes + 1e-9))
 
 
 def _over(samples: float, rate: float) -> float | None:

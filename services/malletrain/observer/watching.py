@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -17,10 +17,9 @@ from malletrain.allocator.utilization.definition import HOUR_S, MAX_AGE_S, Minut
 from malletrain.common.tasks import ending
 from malletrain.observer import intake
 from malletrain.observer.accounting import at
-from malletrain.observer.facts import HeldFact, JobFact, ReleaseFact
+from malletrain.observer.facts import HeldFact, IdleFact, JobFact, ReleaseFact, StallFact
 from malletrain.observer.history import KEPT_S, MAX_JOBS, MAX_RELEASES, History
 from malletrain.observer.past import past_of, with_past
-from malletrain.observer.recorded import PastRecords
 from malletrain.observer.troubles import ServiceState
 from malletrain.observer.updates import (
     curves_changed,
@@ -396,3 +395,46 @@ async def _until_answered(ask: Callable[[], Awaitable[None]]) -> None:
             structlog.get_logger(__name__).info("asking again", code=error.code().name, pause_seconds=pause)
         await asyncio.sleep(pause)
         pause = min(2 * pause, 5.0)
+
+
+_JOBS_ASKED = 100
+_NOT_SERVED = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+
+
+class PastRecords:
+    """Asks for it. Raises grpc.aio.AioRpcError where a service does not answer."""
+
+    def __init__(self, channel: Callable[[str], grpc.aio.Channel]) -> None:
+        """Ask nothing yet.
+
+        Args:
+            channel: The channel to a service, which shows a viewer's token.
+        """
+        self._channel = channel
+
+    async def idle_changes(self, since: float) -> list[IdleFact]:
+        """Changes of the idle set since a time, and the last whole set before it; none where they are not served."""
+        stub = allocator_pb2_grpc.AllocatorServiceStub(self._channel("allocator"))
+        found: list[IdleFact] = []
+        request = allocator_pb2.ListIdleChangesRequest()
+        try:
+            async for page in all_pages_async(stub.ListIdleChanges, request, timeout=2 * DEADLINE_SECONDS):
+                found += map(intake.idle_fact, page.changes)
+                wholes = [place for place, change in enumerate(found) if change.whole and change.time <= since]
+                if wholes:
+                    del found[: wholes[-1]]
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _NOT_SERVED:
+                return []
+            raise
+        return found
+
+    async def stalls(self, job_ids: Sequence[str]) -> list[StallFact]:
+        """The measured rescales of jobs."""
+        stub = monitor_pb2_grpc.MonitorServiceStub(self._channel("monitor"))
+        found: list[StallFact] = []
+        for first in range(0, len(job_ids), _JOBS_ASKED):
+            request = monitor_pb2.ListScalingRecordsRequest(job_ids=job_ids[first : first + _JOBS_ASKED])
+            answer = await stub.ListScalingRecords(request, timeout=2 * DEADLINE_SECONDS)
+            found += [stall for record in answer.records for stall in intake.stall_facts(record)]
+        return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from malletrain.model.scaling import RescaleStall
+from malletrain.model.topology import TopologyPreference
 from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements, JobProfile
 from malletrain.profiler.machine.job_views import ReportedJob
 from malletrain.profiler.machine.options import ProfilingMode
@@ -10,7 +11,7 @@ from malletrain.profiler.machine.points import CurvePoint, CurveSource
 from malletrain.profiler.machine.profile_scheduler import ProfilingState
 from malletrain.profiler.machine.runs import ProfileRun
 from malletrain.profiler.machine.stimuli import JobsReported, NodesReported, ScalingReported
-from malletrain.runtime.messages import job_state_of, unix_seconds
+from malletrain.runtime.messages import job_state_of, message_of, terms_of, unix_seconds
 from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.v1 import job_manager_pb2, monitor_pb2, profiler_pb2, resources_pb2, scavenger_pb2
 
@@ -70,19 +71,16 @@ def job_from_proto(job: resources_pb2.Job) -> ReportedJob:
 
 def declaration_of(job: resources_pb2.Job) -> JobDeclaration:
     """What the user has declared of a job."""
-    spec = job.spec
-    requires_group = spec.topology == resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE
+    spec, terms = job.spec, terms_of(job.spec)
+    requires_group = terms.topology is TopologyPreference.REQUIRE
     # The plan measures members of a fleet, on nodes that the fleet has anyway.
     certain_nodes = not job.fleet_id and (requires_group or bool(needs_from_proto(spec.needs)))
     return JobDeclaration(
+        **terms.terms(),
         job_id=job.id,
-        min_nodes=spec.min_nodes,
-        max_nodes=spec.max_nodes,
         curve=tuple(CurvePoint(point.nodes, point.rate, source=CurveSource.DECLARED) for point in spec.curve),
         scale_up_seconds=spec.scale_up_seconds if spec.HasField("scale_up_seconds") else None,
         scale_down_seconds=spec.scale_down_seconds if spec.HasField("scale_down_seconds") else None,
-        permitted_nodes=tuple(spec.permitted_nodes),
-        weight=spec.weight or 1.0,
         mode=ProfilingMode.NEVER if certain_nodes else _MODES.get(spec.profile),
         family=spec.family,
         fleet_id=job.fleet_id,
@@ -120,33 +118,16 @@ def profile_message(profile: JobProfile, state: ProfilingState) -> profiler_pb2.
         state: All runs and requests.
     """
     run = state.runs.get(profile.job_id)
-    return profiler_pb2.Profile(
-        job_id=profile.job_id,
-        points=[_point_message(point) for point in profile.points],
+    return message_of(
+        profiler_pb2.Profile,
+        profile,
         scale_up_seconds=profile.scale_up.seconds,
         scale_up_source=_SOURCES[profile.scale_up.source],
         scale_down_seconds=profile.scale_down.seconds,
         scale_down_source=_SOURCES[profile.scale_down.source],
-        stalls=[
-            resources_pb2.RescaleStall(from_nodes=s.from_nodes, to_nodes=s.to_nodes, seconds=s.seconds)
-            for s in profile.stalls
-        ],
         hold=_request_message(profile.job_id, state),
         run=None if run is None else _run_message(run),
-        fit=profile.fit,
-        family=profile.family,
         fit_line=[resources_pb2.ScalingPoint(nodes=nodes, rate=rate) for nodes, rate in profile.fit_line],
-    )
-
-
-def _point_message(point: CurvePoint) -> profiler_pb2.ProfilePoint:
-    return profiler_pb2.ProfilePoint(
-        nodes=point.nodes,
-        rate=point.rate,
-        source=_SOURCES[point.source],
-        relative_error=point.relative_error,
-        steps=point.steps,
-        unix_seconds=point.unix_seconds,
     )
 
 
@@ -163,14 +144,4 @@ def _request_message(job_id: str, state: ProfilingState) -> profiler_pb2.Hold | 
 
 
 def _run_message(run: ProfileRun) -> profiler_pb2.ProfileRun:
-    return profiler_pb2.ProfileRun(
-        state=profiler_pb2.ProfileState.Value(f"PROFILE_STATE_{run.state.value}"),
-        reason=run.reason,
-        visited_nodes=run.visited,
-        growths=run.growths,
-        shrinks=run.shrinks,
-        node_seconds=run.node_seconds,
-        stalled_node_seconds=run.stalled_node_seconds,
-        donor_job_ids=run.donors,
-        seconds=run.seconds,
-    )
+    return message_of(profiler_pb2.ProfileRun, run, visited_nodes=run.visited, donor_job_ids=run.donors)

@@ -7,6 +7,7 @@ import re
 from malletrain.fleet.problem import BeyondPeak, FleetPlanner, Pace
 from malletrain.fleet.spec import FleetSpec
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.messages import message_of
 from malletrain.v1 import fleet_pb2
 
 _DEFAULTS = FleetSpec()
@@ -84,17 +85,4 @@ def spec_from_proto(message: fleet_pb2.FleetSpec) -> FleetSpec:
 
 def spec_to_proto(spec: FleetSpec) -> fleet_pb2.FleetSpec:
     """What members have in common as a message."""
-    return fleet_pb2.FleetSpec(
-        name=spec.name,
-        max_nodes=spec.max_nodes,
-        planner=planner_value(spec.planner),
-        gpus_per_node=spec.gpus_per_node,
-        rate_tolerance=spec.rate_tolerance,
-        active_share=spec.active_share,
-        samples_per_epoch=spec.samples_per_epoch,
-        preprocess_rate=spec.preprocess_rate,
-        pace=fleet_pb2.Pace.Value(f"PACE_{spec.pace.name}"),
-        beyond_peak=fleet_pb2.BeyondPeak.Value(f"BEYOND_PEAK_{spec.beyond_peak.name}"),
-        checkpoint_seconds=spec.checkpoint_seconds,
-        feed=spec.feed,
-    )
+    return message_of(fleet_pb2.FleetSpec, spec)

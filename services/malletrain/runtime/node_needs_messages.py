@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
+from malletrain.runtime.messages import message_of
 from malletrain.v1 import resources_pb2
 
 
@@ -24,15 +25,4 @@ def needs_from_proto(message: resources_pb2.NodeNeeds) -> NodeNeeds:
 
 def needs_to_proto(needs: NodeNeeds) -> resources_pb2.NodeNeeds | None:
     """Needs as a message; None: any node suits."""
-    if not needs:
-        return None
-    return resources_pb2.NodeNeeds(
-        gpu=needs.gpu,
-        constraint=needs.constraint,
-        pool=needs.pool,
-        excluded_nodes=needs.excluded_nodes,
-        gpu_memory_mib=needs.gpu_memory_mib,
-        gpus=needs.gpus,
-        cores=needs.cores,
-        memory_mib=needs.memory_mib,
-    )
+    return message_of(resources_pb2.NodeNeeds, needs) if needs else None

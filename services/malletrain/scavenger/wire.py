@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from malletrain.model.node_needs import NodeNeeds, TraitCensus, needs_of, suits
 from malletrain.model.topology import GroupPath, group_of
-from malletrain.runtime.messages import timestamp
+from malletrain.runtime.messages import message_of, timestamp
 from malletrain.scavenger.machine.drains import DrainSet
 from malletrain.scavenger.machine.idle_set import IdleNode
 from malletrain.scavenger.machine.machine import ScavengerMachine
@@ -146,48 +146,24 @@ def suitable_message(
 
 def query_message(status: QueryStatus) -> scavenger_pb2.QueryStatus:
     """How one kind of query fares."""
-    return scavenger_pb2.QueryStatus(
-        source=status.source,
-        query=status.query,
-        age_seconds=status.age_seconds if math.isfinite(status.age_seconds) else None,
-        asked=status.asked,
-        failed=status.failed,
-        failures_in_a_row=status.failures_in_a_row,
-        seconds=status.seconds,
-        error=status.error,
-    )
+    age = status.age_seconds if math.isfinite(status.age_seconds) else None
+    return message_of(scavenger_pb2.QueryStatus, status, age_seconds=age)
 
 
 def placeholder_message(status: PlaceholderStatus) -> scavenger_pb2.PlaceholderStatus:
     """How the placeholders of a source fare."""
-    return scavenger_pb2.PlaceholderStatus(
-        source=status.source,
-        pending=status.pending,
-        running=status.running,
-        ending=status.ending,
-        failures_in_a_row=status.failures_in_a_row,
-        paused=status.paused,
-        retry_time=None if status.retry_at is None else timestamp(status.retry_at),
-        node=status.node,
-        error=status.error,
-    )
+    retry_time = None if status.retry_at is None else timestamp(status.retry_at)
+    return message_of(scavenger_pb2.PlaceholderStatus, status, retry_time=retry_time)
 
 
 def quarantine_message(name: str, record: NodeFailureRecord) -> scavenger_pb2.QuarantinedNode:
     """A quarantined node."""
-    return scavenger_pb2.QuarantinedNode(
-        name=name,
-        until=timestamp(record.until),
-        failures=record.failures,
-        reason=record.reason,
-        by=record.by,
-        since=timestamp(record.at),
-    )
+    return message_of(scavenger_pb2.QuarantinedNode, record, name=name, since=timestamp(record.at))
 
 
 def slow_node_message(node: NodeSlowness) -> scavenger_pb2.SlowNodeStatus:
     """A node that is called slow."""
-    return scavenger_pb2.SlowNodeStatus(name=node.name, counts=node.counts, reason=node.reason)
+    return message_of(scavenger_pb2.SlowNodeStatus, node)
 
 
 def drain_messages(drains: DrainSet) -> list[scavenger_pb2.DrainedNode]:

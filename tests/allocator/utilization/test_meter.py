@@ -10,9 +10,9 @@ from malletrain.allocator.machine.cluster_cache import CachedJob, CachedProfile,
 from malletrain.allocator.problem.planner import JobCurve, PlannableJob, PlannableNode
 from malletrain.allocator.utilization.measured import WINDOW_S, MeasuredShares
 from malletrain.allocator.utilization.meter import LATE_S, MAX_GAP_S, MAX_OPEN, UseMeter
-from malletrain.allocator.utilization.present import JobPresent, PresentUse, PresentUses
-from malletrain.allocator.utilization.present_cluster import present_use
+from malletrain.allocator.utilization.present import JobPresent, PresentUse, PresentUses, present_use
 from malletrain.model.job_state import JobState
+from malletrain.model.job_terms import JobTerms
 from malletrain.model.scaling import ScalingPoint
 
 START = 1_000_000_020.0
@@ -24,7 +24,7 @@ IDLE = ("n1", "n2", "n3", "n4")
 def job(
     name: str, *nodes: str, curve: tuple[ScalingPoint, ...] = CURVE, in_fleet: bool = False, most: int = 4
 ) -> JobPresent:
-    return JobPresent(name, 1, most, (), curve, in_fleet, frozenset(nodes))
+    return JobPresent(name, JobTerms(1, most), curve, in_fleet, frozenset(nodes))
 
 
 class TestPresentUses:

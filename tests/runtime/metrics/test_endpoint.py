@@ -14,8 +14,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from malletrain.runtime.errors import UnavailableError
-from malletrain.runtime.metrics import endpoint
-from malletrain.runtime.metrics.endpoint import MetricsEndpoint
+from malletrain.runtime.metrics import service_metrics
+from malletrain.runtime.metrics.service_metrics import MetricsEndpoint
 from tests.support.metrics import fetch, values_of
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
@@ -78,7 +78,7 @@ def test_a_page_that_can_not_be_made_ends_its_connection_and_no_other(registry: 
 def test_connections_that_say_nothing_are_limited_and_end(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint, "_MAX_SECONDS", 0.2)
+    monkeypatch.setattr(service_metrics, "_MAX_SECONDS", 0.2)
     with served(registry) as port, contextlib.ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))

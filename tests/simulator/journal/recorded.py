@@ -60,7 +60,15 @@ def recorded_job(
     curve: tuple[ScalingPoint, ...] = CURVE,
 ) -> RecordedJob:
     """A job with these rows in its journal."""
-    spec = JobSpec("job", ("true",), "/", 1, 8, curve=curve, target_samples=target)
+    spec = JobSpec(
+        name="job",
+        command=("true",),
+        working_directory="/",
+        min_nodes=1,
+        max_nodes=8,
+        curve=curve,
+        target_samples=target,
+    )
     job = Job(number, spec, steps[-1][1], "-", create_time=steps[0][0], update_time=steps[-1][0], owner="ada")
     return RecordedJob(job, events(steps, number), measured, None)
 

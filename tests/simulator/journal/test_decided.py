@@ -11,9 +11,8 @@ from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.job_state import JobState
 from malletrain.monitor.machine.stalls import MeasuredRescale
-from malletrain.simulator.journal.decided import agreement, decided_samples
+from malletrain.simulator.journal.decided import agreement, decided_samples, recorded_changes
 from malletrain.simulator.journal.record import Journal, MeasuredJob
-from malletrain.simulator.journal.scale_changes import recorded_changes
 from tests.simulator.journal.recorded import (
     CURVE,
     Step,

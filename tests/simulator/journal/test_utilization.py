@@ -15,6 +15,7 @@ from malletrain.allocator.utilization.definition import MinuteUse, minute_use, u
 from malletrain.allocator.utilization.meter import UseMeter
 from malletrain.allocator.utilization.present import JobPresent, PresentUses
 from malletrain.model.job_state import JobState
+from malletrain.model.job_terms import JobTerms
 from malletrain.model.scaling import ScalingPoint
 from malletrain.monitor.machine.stalls import MeasuredRescale
 from malletrain.simulator.journal.conversion import journal_input
@@ -156,7 +157,7 @@ def looked_at(job: RecordedJob, events: Sequence[IdleEvent]) -> list[MinuteUse]:
         known = [event for event in job.events if event.unix_seconds <= second]
         running = [event for event in known if event.to_state is JobState.RUNNING]
         trains_on = frozenset(known[-1].nodes) & frozenset(running[-1].nodes) if running else frozenset()
-        present = JobPresent(job.job.id, 1, 8, (), LINEAR, False, trains_on)
+        present = JobPresent(job.job.id, JobTerms(1, 8), LINEAR, False, trains_on)
         meter.note(float(second), uses.of(float(second), idle, 1, [present] if known else []))
         for minute in meter.due(1e12 if second == END else second):
             meter.close(minute)

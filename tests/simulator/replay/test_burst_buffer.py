@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.job_manager.machine.admission_window import AdmissionRule
+from malletrain.job_manager.machine.admission import AdmissionRule
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace
 from malletrain.simulator.replay.burst_buffer_figures import burst_buffer_figures

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.simulator.replay.evaluation import Scenario, evaluate
+from malletrain.simulator.replay.evaluation import Scenario, evaluate, jain_index, owner_figures
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.options import ReplayEngine, ReplayOptions, ReplayPolicy
-from malletrain.simulator.replay.owner_figures import jain_index, owner_figures
 from malletrain.simulator.replay.records import ReplayResult
 from malletrain.simulator.services.engine import run_services_replay, services_options
 from tests.simulator.replay.builders import STAYS, Case, idle, idle_traces, trainer, trainers

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from malletrain.cli.main import application
-from malletrain.cli.reproduce.malletrain import real_exhibits
+from malletrain.cli.reproduce.command import real_exhibits
 from malletrain.reproduce.malletrain.real import (
     RealEvaluation,
     RealJob,

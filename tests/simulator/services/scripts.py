@@ -63,7 +63,12 @@ def submit(*names: str, least: int = 1, most: int = 8, **more: Any) -> Do:
     """Jobs are submitted; their curves are known."""
 
     def do(services: SimulatedServices) -> None:
-        services.submit([JobSpec(name, ("train",), "/", least, most, **more) for name in names])
+        services.submit(
+            [
+                JobSpec(name=name, command=("train",), working_directory="/", min_nodes=least, max_nodes=most, **more)
+                for name in names
+            ]
+        )
         services.set_profiles([CachedProfile(identifier(name), LINEAR) for name in names])
 
     return do

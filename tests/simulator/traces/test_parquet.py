@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Fragment, Trace, window
-from malletrain.scavenger.parquet_rows import write_parquet_rows
-from malletrain.scavenger.trace_files import HEADER, read_trace, write_trace
+from malletrain.scavenger.trace_files import HEADER, read_trace, write_parquet_rows, write_trace
 from tests.scavenger.traces import traces
 
 

@@ -15,8 +15,7 @@ from malletrain.simulator.traces import pbs_accounting
 from malletrain.simulator.traces.calendar_time import CalendarReader
 from malletrain.simulator.traces.convert import Conversion, ConversionOptions, convert_jobs
 from malletrain.simulator.traces.lines import Line
-from malletrain.simulator.traces.log_clock import LogClock
-from malletrain.simulator.traces.pbs_accounting import read_pbs
+from malletrain.simulator.traces.pbs_accounting import LogClock, read_pbs
 from malletrain.simulator.traces.runs import OtherRow, Recorded, Run, SkippedRow
 
 EIGHT = 1767600000

@@ -14,8 +14,8 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace
 from malletrain.simulator.traces import polling
 from malletrain.simulator.traces.convert import Conversion, ConversionOptions, convert_polling
-from malletrain.simulator.traces.date_lines import read_date_line
-from malletrain.simulator.traces.poll_times import LONG_GAP, SUMMER_TIME_BEGAN, SUMMER_TIME_ENDED
+from malletrain.simulator.traces.poll_trace import LONG_GAP, SUMMER_TIME_BEGAN, SUMMER_TIME_ENDED
+from malletrain.simulator.traces.polling import read_date_line
 from tests.support.shared import shared_path
 
 # What `date` prints in glibc 2.36, and what it means.

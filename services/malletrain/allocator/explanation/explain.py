@@ -15,7 +15,6 @@ from malletrain.allocator.explanation.worth import (
     PartAccount,
     PartExplainer,
     PlannedPart,
-    Reason,
     Worth,
     steps,
 )
@@ -24,6 +23,7 @@ from malletrain.allocator.problem.group_table import requires_group
 from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.model.topology import NodeTree, TopologyPreference
 from malletrain.runtime.errors import NotFoundError, PreconditionError
+from malletrain.runtime.messages import message_of
 from malletrain.v1 import allocator_pb2
 
 
@@ -112,63 +112,44 @@ def _planned_as(plan: allocator_pb2.Plan, job_id: str) -> str:
 
 
 def _part(account: PartAccount, part: AllocationProblem, pool: str) -> allocator_pb2.PartExplanation:
-    return allocator_pb2.PartExplanation(
+    return message_of(
+        allocator_pb2.PartExplanation,
+        account,
         pool=pool,
         nodes=len(part.nodes),
         unused_nodes=account.unused,
         pinned_nodes=account.pinned,
         forward_seconds=part.forward_seconds,
-        objective=account.objective,
-        one_more_gain=account.one_more_gain,
-        one_fewer_loss=account.one_fewer_loss,
-        pin_cost=account.pin_cost,
         sentences=sentences.of_part(account, part, pool),
     )
 
 
 def _job(account: JobAccount, part: AllocationProblem) -> allocator_pb2.JobExplanation:
-    return allocator_pb2.JobExplanation(
+    return message_of(
+        allocator_pb2.JobExplanation,
+        account,
         job_id=account.job.id,
         owner=account.job.owner,
-        pool=account.pool,
         nodes_before=len(account.job.current_nodes),
         chosen=_worth(account.chosen),
         more=_worth(account.more) if account.more else None,
-        more_reason=_reason(account.more_reason),
         fewer=_worth(account.fewer) if account.fewer else None,
-        fewer_reason=_reason(account.fewer_reason),
-        next_node_value=account.next_node_value,
         scales=[_worth(worth) for worth in account.scales],
         sentences=sentences.of_job(account, part),
-        group_cost=account.group_cost,
     )
 
 
 def _worth(worth: Worth) -> allocator_pb2.ScaleWorth:
-    return allocator_pb2.ScaleWorth(
-        nodes=worth.nodes,
-        rate=worth.rate,
-        rescale_cost=worth.cost,
-        value=worth.value,
-        possible=worth.possible,
-        loss=worth.loss if worth.possible else 0.0,
-        others_loss=worth.others_loss,
-        needed_rate=worth.needed_rate,
-    )
-
-
-def _reason(reason: Reason) -> allocator_pb2.ScaleReason.ValueType:
-    return allocator_pb2.ScaleReason.Value(f"SCALE_REASON_{reason.name}")
+    loss = worth.loss if worth.possible else 0.0
+    return message_of(allocator_pb2.ScaleWorth, worth, rescale_cost=worth.cost, loss=loss)
 
 
 def _node(account: NodeAccount, price: PartAccount, part: AllocationProblem) -> allocator_pb2.NodeExplanation:
-    return allocator_pb2.NodeExplanation(
-        name=account.name,
-        pool=account.pool,
+    return message_of(
+        allocator_pb2.NodeExplanation,
+        account,
         job_before=account.before,
         job_after=account.after,
         expected_stay_seconds=account.stay_seconds,
-        rank=account.rank,
-        of=account.of,
         sentences=sentences.of_node(account, price, part),
     )

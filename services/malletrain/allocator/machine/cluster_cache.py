@@ -11,6 +11,7 @@ from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJ
 from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.fleet.problem import FleetPlanner
 from malletrain.model.job_state import JobState
+from malletrain.model.job_terms import JobTerms
 from malletrain.model.scaling import permitted_scales
 from malletrain.runtime.kernel.documents import DERIVED
 
@@ -55,24 +56,20 @@ class CachedJob:
         return self.admitted and self.state is not JobState.STOPPING and not backs_off
 
 
-def offered_scales(
-    min_nodes: int, max_nodes: int, permitted: tuple[int, ...], left_out: tuple[int, ...]
-) -> tuple[int, ...]:
+def offered_scales(terms: JobTerms, left_out: tuple[int, ...]) -> tuple[int, ...]:
     """The scales that a job may have now; empty: all between its bounds.
 
     Where a few of many are left out, those that are far above them are left out, too.
 
     Args:
-        min_nodes: Its smallest scale in nodes.
-        max_nodes: Its largest scale in nodes.
-        permitted: The scales that its owner permits; empty: all between the bounds.
+        terms: Its bounds, and the scales that its owner permits.
         left_out: Scales at which its script has failed.
     """
     if not left_out:
-        return permitted
-    top = min(max_nodes, max(_MAX_LISTED_SCALE, 2 * max(left_out)))
-    scales = permitted_scales(min_nodes, top, permitted)
-    return tuple(scale for scale in scales if scale not in left_out) or permitted
+        return terms.permitted_nodes
+    top = min(terms.max_nodes, max(_MAX_LISTED_SCALE, 2 * max(left_out)))
+    scales = permitted_scales(terms.min_nodes, top, terms.permitted_nodes)
+    return tuple(scale for scale in scales if scale not in left_out) or terms.permitted_nodes
 
 
 @dataclass(frozen=True)

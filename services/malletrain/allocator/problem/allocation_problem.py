@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from malletrain.model.job_terms import JobTerms
 from malletrain.model.job_value import LINEAR, ValueCurve
 from malletrain.model.scaling import RescaleStall, ScalingPoint
-from malletrain.model.topology import GroupPath, TopologyPreference
+from malletrain.model.topology import GroupPath
 
 DEFAULT_SECONDS = 5.0
 """Default wall-clock limit of a solve in seconds."""
@@ -63,20 +64,24 @@ class NodeKind:
 
 
 @dataclass(frozen=True)
-class JobDemand:
+class IdentifiedJob:
+    """A job with an identifier, which comes first where its values are given without names."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class JobDemand(JobTerms, IdentifiedJob):
     """One job of a problem.
 
     Attributes:
         id: Identifier, unique in the problem.
-        min_nodes: Smallest scale in nodes.
-        max_nodes: Largest scale in nodes.
+        weight: Priority weight, `share_weight` included.
         curve: O_j: points with ascending nodes, linear between them and from 0 at 0 nodes to the first. Scales above
             the last point are not permitted.
         scale_up_seconds: R_up, stall of a growth in seconds.
         scale_down_seconds: R_down, stall of a shrink in seconds.
-        weight: Priority weight, `share_weight` included.
         current_nodes: Nodes that it holds now. After a preemption they may be fewer than min_nodes.
-        permitted_nodes: Permitted scales; empty: every scale in the bounds.
         stalls: Stalls measured for pairs of scales, each pair once. They replace R_up and R_down, except with the
             `paper` cost model.
         owner: Name of the user who submitted it; empty where it does not matter.
@@ -86,27 +91,19 @@ class JobDemand:
         unsuitable_kinds: Indices in the problem's `kinds`: the job takes none of these nodes, but keeps what it has.
         needs: What it needs of its nodes, and how many meet each of it: only explanations use it.
         topology: Whether it matters how near its nodes are to each other. Only a requirement changes numbers of nodes.
-        topology_level: The level of the group that all its nodes must be in, as `topology.group_of` takes it.
         value: What its speed counts for, besides the weight.
     """
 
-    id: str
-    min_nodes: int
-    max_nodes: int
     curve: tuple[ScalingPoint, ...]
     scale_up_seconds: float = 0.0
     scale_down_seconds: float = 0.0
-    weight: float = 1.0
     current_nodes: tuple[str, ...] = ()
-    permitted_nodes: tuple[int, ...] = ()
     stalls: tuple[RescaleStall, ...] = ()
     owner: str = ""
     share_weight: float = 1.0
     boot_seconds: float = 0.0
     unsuitable_kinds: tuple[int, ...] = ()
     needs: tuple[NeedCount, ...] = ()
-    topology: TopologyPreference = TopologyPreference.NONE
-    topology_level: int = 0
     value: ValueCurve = LINEAR
 
 

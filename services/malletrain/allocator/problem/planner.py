@@ -12,6 +12,7 @@ from malletrain.allocator.problem.allocation_problem import (
     Allocation,
     AllocationProblem,
     CostModel,
+    IdentifiedJob,
     JobDemand,
     ObjectiveMetric,
 )
@@ -26,6 +27,7 @@ from malletrain.allocator.problem.kinds import with_kinds
 from malletrain.allocator.problem.memory_by_job import MemoryByJob
 from malletrain.allocator.problem.pools import PoolTerms, join, split, terms_of, within_places
 from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
+from malletrain.model.job_terms import JobTerms
 from malletrain.model.job_value import LINEAR, LINEAR_VALUE, SpeedValue, ValueCurve, curve_at
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits, TraitCensus
 from malletrain.model.scaling import RescaleStall, ScalingPoint
@@ -113,38 +115,25 @@ LINEAR_PLAN = PlannedValue()
 
 
 @dataclass(frozen=True)
-class PlannableJob:
+class PlannableJob(JobTerms, IdentifiedJob):
     """A job as a plan sees it.
 
     Attributes:
         id: Job identifier.
-        min_nodes: Smallest scale in nodes.
-        max_nodes: Largest scale in nodes.
-        permitted_nodes: Permitted scales; empty: every scale in the bounds.
-        weight: Priority weight that it was submitted with.
         current_nodes: Nodes that it is commanded to use.
         owner: Name of the user who submitted it.
         share_weight: Factor of its weight that comes from its owner's fair share.
         member: What it is to its fleet, whose members have GPUs where other jobs have nodes; None: it is in none.
         needs: What it needs of each of its nodes.
-        topology: Whether it matters how near its nodes are to each other.
-        topology_level: The level of the group that all its nodes must be in, as `topology.group_of` takes it.
         takes_slow: Whether slow nodes are never left out for it: it stands for a fleet, which divides its nodes itself.
         value: What its speed is worth.
     """
 
-    id: str
-    min_nodes: int
-    max_nodes: int
-    permitted_nodes: tuple[int, ...] = ()
-    weight: float = 1.0
     current_nodes: tuple[str, ...] = ()
     owner: str = ""
     share_weight: float = 1.0
     member: FleetMember | None = None
     needs: NodeNeeds = NO_NEEDS
-    topology: TopologyPreference = TopologyPreference.NONE
-    topology_level: int = 0
     takes_slow: bool = False
     value: PlannedValue = LINEAR_PLAN
 
@@ -405,20 +394,15 @@ def _made_demand(
     job: PlannableJob, curve: JobCurve, current: tuple[str, ...], named: bool, boot_seconds: float, value: ValueCurve
 ) -> JobDemand:
     return JobDemand(
+        **job.terms(weight=job.weight * job.share_weight),
         id=job.id,
-        min_nodes=job.min_nodes,
-        max_nodes=job.max_nodes,
-        permitted_nodes=job.permitted_nodes,
         scale_up_seconds=curve.scale_up_seconds,
         scale_down_seconds=curve.scale_down_seconds,
-        weight=job.weight * job.share_weight,
         curve=curve.points,
         stalls=curve.stalls,
         current_nodes=current,
         owner=job.owner if named else "",
         share_weight=job.share_weight,
         boot_seconds=boot_seconds,
-        topology=job.topology,
-        topology_level=job.topology_level,
         value=value,
     )

@@ -210,7 +210,4 @@ def pauses_of(
 
 def trained_scale(demand: JobDemand, count: int) -> int:
     """The scale at which a job trains that has workers on so many nodes: the largest permitted one; 0: none."""
-    most = min(count, demand.max_nodes, demand.curve[-1].nodes)
-    if demand.permitted_nodes:
-        return max((size for size in demand.permitted_nodes if size <= most), default=0)
-    return most if most >= demand.min_nodes else 0
+    return demand.max_within(min(count, demand.curve[-1].nodes))

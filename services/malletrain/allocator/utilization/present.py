@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from malletrain.allocator.machine.cluster_cache import CachedJob, ClusterCache
 from malletrain.allocator.problem.allocation_problem import JobDemand
 from malletrain.allocator.problem.objective import rates
 from malletrain.allocator.utilization.definition import MINUTE_S, trained_scale
 from malletrain.common.gpus import node_of
+from malletrain.model.job_state import JobState
+from malletrain.model.job_terms import JobTerms
 from malletrain.model.scaling import ScalingPoint
 
 _MAX_SCALES = 10_000
@@ -21,18 +24,14 @@ class JobPresent:
 
     Attributes:
         id: Identifier.
-        min_nodes: Smallest scale; in GPUs for a member of a fleet, as all scales.
-        max_nodes: Largest scale.
-        permitted: Permitted scales; empty: all between these.
+        terms: Its scales; in GPUs for a member of a fleet.
         curve: Its scaling curve, as it is believed; empty: not known.
         in_fleet: Whether it is a member of a fleet.
         trains_on: Nodes, or GPUs, on which its workers train.
     """
 
     id: str
-    min_nodes: int
-    max_nodes: int
-    permitted: tuple[int, ...]
+    terms: JobTerms
     curve: tuple[ScalingPoint, ...]
     in_fleet: bool
     trains_on: frozenset[str]
@@ -108,7 +107,8 @@ class PresentUses:
 
     def _known(self, job: JobPresent, unit: int, believed: bool) -> _Remembered:
         """What is worked out for a job; with its present curve only where that counts from now on."""
-        traits = (job.min_nodes, job.max_nodes, job.permitted, job.in_fleet, unit)
+        terms = job.terms
+        traits = (terms.min_nodes, terms.max_nodes, terms.permitted_nodes, job.in_fleet, unit)
         known = self._remembered.get(job.id)
         if known is not None and known.traits == traits and (known.curve == job.curve or not (believed or known.none)):
             return known
@@ -130,9 +130,41 @@ def demand_of(job: JobPresent, unit: int = 1) -> JobDemand | None:
     points = tuple(ScalingPoint(point.nodes * unit, point.rate) for point in job.curve if point.nodes > 0)
     if not points or points[0].rate <= 0:
         return None
-    permitted = job.permitted
+    terms, permitted = job.terms, job.terms.permitted_nodes
     if unit > 1 and not permitted:
-        most = min(job.max_nodes, points[-1].nodes // unit, _MAX_SCALES)
-        permitted = tuple(range(job.min_nodes, most + 1))
+        most = min(terms.max_nodes, points[-1].nodes // unit, _MAX_SCALES)
+        permitted = tuple(range(terms.min_nodes, most + 1))
     scales = tuple(unit * scale for scale in permitted)
-    return JobDemand(job.id, unit * job.min_nodes, unit * job.max_nodes, points, permitted_nodes=scales)
+    return JobDemand(job.id, unit * terms.min_nodes, unit * terms.max_nodes, points, permitted_nodes=scales)
+
+
+_TRAINING = (JobState.RUNNING, JobState.RESCALING)
+
+
+def present_use(cluster: ClusterCache, uses: PresentUses, now: float) -> PresentUse | None:
+    """What idle nodes are used for at `now`, in seconds since the epoch; None before nodes and jobs are known."""
+    if not cluster.complete:
+        return None
+    nodes = {node.name: node.gpus for node in cluster.nodes}
+    given = [job.plannable.member.terms.gpus_per_node for job in cluster.jobs if job.plannable.member is not None]
+    most = max(nodes.values(), default=1)
+    gpus = max((count or most for count in given), default=1)
+    return uses.of(now, nodes.keys(), max(1, gpus), _jobs(cluster, now))
+
+
+def _jobs(cluster: ClusterCache, now: float) -> Iterator[JobPresent]:
+    for job in sorted(cluster.jobs, key=lambda job: job.plannable.id):
+        if job.may_be_planned(now):
+            plannable, curve = job.plannable, cluster.curve_of(job.plannable.id)
+            yield JobPresent(
+                id=plannable.id,
+                terms=plannable,
+                curve=curve.points if curve is not None else (),
+                in_fleet=plannable.member is not None,
+                trains_on=_trains_on(job),
+            )
+
+
+def _trains_on(job: CachedJob) -> frozenset[str]:
+    """Those of its nodes that its workers have confirmed and may keep; none before its first start has ended."""
+    return job.confirmed_nodes.intersection(job.plannable.current_nodes) if job.state in _TRAINING else frozenset()

@@ -23,8 +23,7 @@ from malletrain.allocator.utilization.definition import (
 )
 from malletrain.allocator.utilization.measured import MeasuredShares
 from malletrain.allocator.utilization.meter import OpenMinute, UseMeter
-from malletrain.allocator.utilization.present import PresentUses
-from malletrain.allocator.utilization.present_cluster import present_use
+from malletrain.allocator.utilization.present import PresentUses, present_use
 from malletrain.allocator.utilization.store import UtilizationStore
 from malletrain.common.tasks import lasting
 from malletrain.runtime.channel import DEADLINE_SECONDS

@@ -31,11 +31,10 @@ from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.model.survival_curve import SurvivalCurve
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.job_value_messages import curve_from_proto, curve_to_proto, value_from_proto
-from malletrain.runtime.messages import job_state_of, unix_seconds
+from malletrain.runtime.messages import job_state_of, message_of, terms_of, unix_seconds
 from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.topology_messages import (
     groups_to_proto,
-    known_preference,
     level_from_proto,
     paths_from_proto,
     preference_from_proto,
@@ -177,24 +176,16 @@ def _demand_to_proto(job: JobDemand) -> allocator_pb2.JobDemand:
 
 def _lists_to_proto(job: JobDemand) -> allocator_pb2.JobDemand:
     return allocator_pb2.JobDemand(
-        curve=[resources_pb2.ScalingPoint(nodes=point.nodes, rate=point.rate) for point in job.curve],
+        curve=[message_of(resources_pb2.ScalingPoint, point) for point in job.curve],
         permitted_nodes=job.permitted_nodes,
-        stalls=[
-            resources_pb2.RescaleStall(from_nodes=stall.from_nodes, to_nodes=stall.to_nodes, seconds=stall.seconds)
-            for stall in job.stalls
-        ],
+        stalls=[message_of(resources_pb2.RescaleStall, stall) for stall in job.stalls],
     )
 
 
 def allocation_to_proto(allocation: Allocation) -> allocator_pb2.Allocation:
     """An allocation as a message."""
-    return allocator_pb2.Allocation(
-        objective=allocation.objective,
-        status=allocation.status,
-        solver=allocation.solver,
-        solve_seconds=allocation.solve_seconds,
-        assignments=map(assignment_to_proto, allocation.assignments),
-        fallback_reason=allocation.fallback_reason,
+    return message_of(
+        allocator_pb2.Allocation, allocation, assignments=map(assignment_to_proto, allocation.assignments)
     )
 
 
@@ -253,22 +244,18 @@ def stays_from_proto(message: scavenger_pb2.GetStaysResponse) -> StayReport:
 
 def job_from_proto(job: resources_pb2.Job) -> CachedJob:
     """A job as JobManager reports it. A member of a fleet is promised what the newest plan wants for it."""
-    member = member_from_proto(job)
+    member, terms = member_from_proto(job), terms_of(job.spec)
+    left_out = () if member is not None else tuple(job.left_out_scales)
     promised = job.wanted_nodes if member is not None and job.wanted_nodes else job.commanded_nodes
     return CachedJob(
         plannable=PlannableJob(
+            **terms.terms(permitted_nodes=offered_scales(terms, left_out)),
             id=job.id,
-            min_nodes=job.spec.min_nodes,
-            max_nodes=job.spec.max_nodes,
-            permitted_nodes=_scales(job),
-            weight=job.spec.weight or 1.0,
             current_nodes=tuple(promised),
             owner=job.owner,
             share_weight=job.share_weight or 1.0,
             member=member,
             needs=needs_from_proto(job.spec.needs),
-            topology=known_preference(job.spec.topology),
-            topology_level=job.spec.topology_level,
             value=_value(job),
         ),
         state=job_state_of(job.state),
@@ -289,12 +276,6 @@ def _value(job: resources_pb2.Job) -> PlannedValue:
     return (
         PlannedValue(value, submitted, job.spec.target_samples, job.samples) if value != LINEAR_VALUE else LINEAR_PLAN
     )
-
-
-def _scales(job: resources_pb2.Job) -> tuple[int, ...]:
-    spec = job.spec
-    left_out = () if job.fleet_id else tuple(job.left_out_scales)
-    return offered_scales(spec.min_nodes, spec.max_nodes, tuple(spec.permitted_nodes), left_out)
 
 
 def _environment(spec: resources_pb2.JobSpec) -> str:

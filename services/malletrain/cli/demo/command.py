@@ -6,28 +6,36 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import grpc
 import typer
 from rich.live import Live
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from malletrain.caller.credentials import owner_credential
 from malletrain.cli.demo.display import print_messages, print_summary, render_live
 from malletrain.cli.demo.history import NodeInterval, idle_intervals, training_intervals
 from malletrain.cli.demo.job_processes import find_job_processes
 from malletrain.cli.demo.recorder import RunRecorder
-from malletrain.cli.demo.run import collect_data, follow_run, submit_jobs, wait_for_services
-from malletrain.cli.demo.setup import DemoSetup, prepare_demo, services_environment
-from malletrain.cli.demo.summary import DemoSummary, summarise
+from malletrain.cli.demo.setup import DemoSetup, demo_jobs, prepare_demo, services_environment
+from malletrain.cli.demo.summary import DemoSummary, RunData, summarise
+from malletrain.cli.jobs.jobs import all_jobs
 from malletrain.cli.shared.output import JsonOption, print_json
 from malletrain.cli.shared.settings import load
-from malletrain.cli.shared.stubs import ServiceStubs
+from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
 from malletrain.cli.shared.terminal import open_console
+from malletrain.runtime.channel import serves
 from malletrain.runtime.errors import MalleTrainError
+from malletrain.runtime.paging import all_pages
+from malletrain.runtime.settings_file import SERVICES
+from malletrain.v1 import job_manager_pb2, monitor_pb2
 
 _DEFAULT_SPEED = 4.5
 _STOP_SECONDS = 30.0
@@ -110,3 +118,128 @@ def _services(setup: DemoSetup) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+_START_SECONDS = 60.0
+_POLL_SECONDS = 0.5
+_MAX_EXTRA_SECONDS = 240.0
+_RECLAIM_LIMIT_SECONDS = 5.0
+"""A process of ours that is on a node this long after the node was taken counts as left behind."""
+
+# Calls of the demo are repeated while a service is being restarted.
+_with_retries = retry(
+    retry=retry_if_exception_type(grpc.RpcError), stop=stop_after_delay(30), wait=wait_fixed(0.3), reraise=True
+)
+
+
+def wait_for_services(setup: DemoSetup) -> None:
+    """Wait until all five services answer.
+
+    Raises:
+        MalleTrainError: some do not within a minute.
+    """
+    settings = load(setup.config)
+    deadline = time.monotonic() + _START_SECONDS
+    waiting = set(SERVICES)
+    pause = threading.Event()
+    while waiting := {name for name in waiting if not serves(settings.peer(name))}:
+        if time.monotonic() > deadline:
+            raise MalleTrainError(f"{', '.join(sorted(waiting))} did not start: see {setup.folder}/up.log")
+        pause.wait(_POLL_SECONDS)
+
+
+@_with_retries
+def submit_jobs(stubs: ServiceStubs) -> list[str]:
+    """Submit the demo's jobs; returns their identifiers."""
+    request = job_manager_pb2.SubmitJobsRequest(request_id=uuid.uuid4().hex, specs=demo_jobs())
+    return [job.id for job in stubs.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs]
+
+
+def follow_run(
+    recorder: RunRecorder, stubs: ServiceStubs, setup: DemoSetup, job_ids: list[str], show: Callable[[], None]
+) -> list[str]:
+    """Wait until all jobs have ended.
+
+    Args:
+        recorder: Records the run.
+        stubs: The services.
+        setup: The demo's setup.
+        job_ids: The jobs.
+        show: Called twice a second to show what happens.
+
+    Returns:
+        Processes that were found on nodes that the scheduler had taken, described for people.
+    """
+    strays = StrayProcessFinder(recorder, setup)
+    limit = time.monotonic() + setup.seconds + _MAX_EXTRA_SECONDS
+    pause = threading.Event()
+    while time.monotonic() < limit:
+        show()
+        strays.check()
+        if recorder.all_ended(job_ids):
+            break
+        pause.wait(_POLL_SECONDS)
+        _read_jobs(recorder, stubs)
+    show()
+    return strays.found
+
+
+def _read_jobs(recorder: RunRecorder, stubs: ServiceStubs) -> None:
+    """Read all jobs: the stream does not show jobs that ended while JobManager was down."""
+    try:
+        for job in all_jobs(stubs):
+            recorder.record_job(job)
+    except grpc.RpcError:
+        return  # JobManager is being restarted; it is asked again soon
+
+
+class StrayProcessFinder:
+    """Finds processes of jobs on nodes that the scheduler has taken.
+
+    Attributes:
+        found: Those found so far, described for people.
+    """
+
+    def __init__(self, recorder: RunRecorder, setup: DemoSetup) -> None:
+        self._recorder = recorder
+        self._setup = setup
+        self._seen: set[int] = set()
+        self.found: list[str] = []
+
+    def check(self) -> None:
+        """Find processes on nodes that were taken longer ago than the limit and are not idle again."""
+        now = time.time()
+        last_left: dict[str, float] = {}
+        for change in list(self._recorder.history.nodes):
+            last_left |= dict.fromkeys(change.left, change.time)
+        taken = {
+            node
+            for node, left in last_left.items()
+            if node not in self._recorder.idle and now - left > _RECLAIM_LIMIT_SECONDS
+        }
+        for process in find_job_processes(self._setup.folder):
+            if process.node in taken and process.pid not in self._seen:
+                self._seen.add(process.pid)
+                self.found.append(f"on {process.node} {now - last_left[process.node]:.1f} s after its leave: {process}")
+
+
+@_with_retries
+def collect_data(
+    stubs: ServiceStubs, started: float, ended: float, strays: list[str], trace: str, timeline: str
+) -> RunData:
+    """Ask the services for what the summary needs, before they are stopped."""
+    request = job_manager_pb2.ListJobEventsRequest()
+    pages = all_pages(stubs.job_manager.ListJobEvents, request, timeout=DEADLINE_SECONDS)
+    events = [event for page in pages for event in page.events]
+    records = stubs.monitor.ListScalingRecords(monitor_pb2.ListScalingRecordsRequest(), timeout=DEADLINE_SECONDS)
+    progress = stubs.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=DEADLINE_SECONDS)
+    return RunData(
+        started=started,
+        ended=ended,
+        events=events,
+        records=list(records.records),
+        progress=list(progress.progress),
+        strays=strays,
+        trace=trace,
+        timeline=timeline,
+    )

@@ -1,4 +1,4 @@
-"""`malletrain curve ID`: shows a job's scaling curve, its errors, and what measuring it cost."""
+"""`malletrain curve ID` and `malletrain profile ID`: shows a job's scaling curve and its costs, and measures it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,49 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.jobs.naming import JobArgument, job_of
-from malletrain.cli.jobs.profile import state_of
 from malletrain.cli.shared.output import JsonOption, duration, print_json, print_table, to_dict
-from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
+from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2, profiler_pb2
+
+_POLL_SECONDS = 1.0
+
+
+def profile(
+    job_id: JobArgument,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is done, and print its progress.")] = False,
+    as_json: Annotated[bool, JsonOption] = False,
+) -> None:
+    """Measure how a job scales, from the largest available scale downwards. The job trains meanwhile."""
+    with connect() as stubs:
+        job_id = job_of(stubs, job_id, time.time())
+        request = profiler_pb2.StartProfileRequest(job_id=job_id)
+        found = stubs.profiler.StartProfile(request, timeout=DEADLINE_SECONDS).profile
+        if wait:
+            found = _wait(stubs, job_id, quiet=as_json)
+    if as_json:
+        print_json(to_dict(found))
+        return
+    typer.echo(f"{job_id}: {state_of(found.run)}: {found.run.reason}")
+
+
+def state_of(run: profiler_pb2.ProfileRun) -> str:
+    """`MEASURING` for PROFILE_STATE_MEASURING."""
+    return profiler_pb2.ProfileState.Name(run.state).removeprefix("PROFILE_STATE_")
+
+
+def _wait(stubs: ServiceStubs, job_id: str, *, quiet: bool) -> profiler_pb2.Profile:
+    printed = ""
+    while True:
+        request = profiler_pb2.GetProfileRequest(job_id=job_id)
+        found = stubs.profiler.GetProfile(request, timeout=DEADLINE_SECONDS).profile
+        if found.run.state == profiler_pb2.PROFILE_STATE_DONE:
+            return found
+        now = f"{job_id}: {state_of(found.run)}: {found.run.reason}"
+        if now != printed and not quiet:
+            typer.echo(now)
+        printed = now
+        time.sleep(_POLL_SECONDS)
 
 
 def curve(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Annotated
 
+import grpc
 import typer
 
 from malletrain.caller.dependencies import dependencies_in_words
@@ -28,7 +29,6 @@ from malletrain.cli.jobs.metrics import SPARKLINE_POINTS, history_facts
 from malletrain.cli.jobs.naming import JobArgument, job_of
 from malletrain.cli.jobs.needs import needs_in_words
 from malletrain.cli.jobs.outlook import ask, eta_in_words, lost_in_words, outlook, outlook_dict, samples_in_words
-from malletrain.cli.jobs.topology import topology_in_words
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.burst_buffer import request_in_words
 from malletrain.cli.shared.layout import first_line
@@ -47,6 +47,7 @@ from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.cli.shared.telling import tell
 from malletrain.cli.shared.terminal import open_console
 from malletrain.common.version import VERSION
+from malletrain.model.topology import NodeTree, TopologyPreference, level_in_words, spans_in_words
 from malletrain.observer.outlook import Outlook
 from malletrain.runtime.access.identity import PermissionDeniedError
 from malletrain.runtime.errors import InvalidInputError
@@ -54,7 +55,8 @@ from malletrain.runtime.job_value_messages import value_from_proto
 from malletrain.runtime.job_values import value_text
 from malletrain.runtime.messages import unix_seconds
 from malletrain.runtime.paging import all_pages
-from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
+from malletrain.runtime.topology_messages import known_preference
+from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2, scavenger_pb2
 
 
 def job(
@@ -186,3 +188,24 @@ def scale_in_words(job: resources_pb2.Job) -> str:
         return bounds
     count = len(job.commanded_nodes) // replica
     return f"{bounds}, in replicas of {replica}" + (f"; {count} of them now" if count else "")
+
+
+def topology_in_words(stubs: ServiceStubs, job: resources_pb2.Job) -> str:
+    """What a job prefers, and how many groups it spans; empty where it has no preference."""
+    preference = known_preference(job.spec.topology)
+    if preference is TopologyPreference.NONE:
+        return ""
+    preferred = "nodes near each other preferred"
+    if preference is TopologyPreference.REQUIRE:
+        preferred = f"all nodes in one {level_in_words(job.spec.topology_level)}"
+    try:
+        nodes = stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
+    except grpc.RpcError:
+        return preferred  # the job is shown all the same
+    paths = {node.name: tuple(node.topology) for node in nodes}
+    own = [name for name in job.commanded_nodes if name in paths]
+    if not any(paths.values()):
+        return f"{preferred}; where nodes are is not known"
+    if not own:
+        return preferred
+    return f"{preferred}; groups that its nodes are in: {spans_in_words(NodeTree.of(paths, paths).spans(own))}"

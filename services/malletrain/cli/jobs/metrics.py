@@ -17,7 +17,6 @@ from malletrain.cli.jobs.naming import job_of, jobs_meant
 from malletrain.cli.shared.layout import Column, ListingCell
 from malletrain.cli.shared.listing import ListingRow, ListingView, listing, print_listing
 from malletrain.cli.shared.output import to_dict
-from malletrain.cli.shared.sparkline import levels_of, sparkline
 from malletrain.cli.shared.stubs import ServiceStubs, connect
 from malletrain.runtime.errors import InvalidInputError, NotFoundError, quoted
 from malletrain.v1 import monitor_pb2, resources_pb2
@@ -126,3 +125,34 @@ def _row(name: str, point: monitor_pb2.MetricPoint) -> ListingRow:
 
 def _encoding() -> str | None:
     return sys.stdout.encoding
+
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+ASCII_LEVELS = "_.-=*#"
+"""Where a terminal has no block characters."""
+
+
+def sparkline(values: Sequence[float], levels: str = BLOCKS) -> str:
+    """A character for each number: the lowest one for the least number, the highest one for the greatest.
+
+    Args:
+        values: Finite numbers.
+        levels: Characters, from the lowest to the highest.
+    """
+    if not values:
+        return ""
+    # Halved, since the distance of two finite numbers may be none.
+    least, most = min(values) / 2, max(values) / 2
+    if least == most:
+        return levels[0] * len(values)
+    top = len(levels) - 1
+    return "".join(levels[round((value / 2 - least) / (most - least) * top)] for value in values)
+
+
+def levels_of(encoding: str | None) -> str:
+    """The characters that an encoding of a terminal has."""
+    try:
+        BLOCKS.encode(encoding or "ascii")
+    except (UnicodeError, LookupError):
+        return ASCII_LEVELS
+    return BLOCKS

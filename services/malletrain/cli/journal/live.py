@@ -16,7 +16,7 @@ from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.scaling import ScalingPoint
 from malletrain.monitor.machine.stalls import MeasuredRescale
 from malletrain.runtime.job_value_messages import value_from_proto
-from malletrain.runtime.messages import job_state_of, unix_seconds
+from malletrain.runtime.messages import job_state_of, terms_of, unix_seconds
 from malletrain.runtime.paging import all_pages
 from malletrain.simulator.journal.record import Journal, MeasuredJob
 from malletrain.v1 import allocator_pb2, job_manager_pb2, monitor_pb2, resources_pb2
@@ -139,16 +139,13 @@ def job_of(message: resources_pb2.Job) -> Job:
     return Job(
         number=job_number(message.id),
         spec=JobSpec(
+            **terms_of(spec).terms(),
             name=spec.name,
             command=(),
             working_directory="",
-            min_nodes=spec.min_nodes,
-            max_nodes=spec.max_nodes,
-            permitted_nodes=tuple(spec.permitted_nodes),
             scale_up_seconds=spec.scale_up_seconds if spec.HasField("scale_up_seconds") else None,
             scale_down_seconds=spec.scale_down_seconds if spec.HasField("scale_down_seconds") else None,
             curve=tuple(ScalingPoint(point.nodes, point.rate) for point in spec.curve),
-            weight=spec.weight or 1.0,
             target_samples=spec.target_samples,
             family=spec.family,
             burst_buffer_gb=spec.burst_buffer_gb,

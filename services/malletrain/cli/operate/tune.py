@@ -153,7 +153,7 @@ def _days(journal: Journal, begin: float, end: float, notes: Sequence[str]) -> l
 def _try(days: Sequence[TuningDay], settings: AllSettings) -> tuple[Trials, Trials]:
     """First T_fwd and places with the fast engine, then coalescing at the recommended ones with the services engine."""
     from malletrain.cli.journal.replay_options import options_in_force
-    from malletrain.job_manager.machine.admission_window import MAX_PLACES, AdmissionRule
+    from malletrain.job_manager.machine.admission import MAX_PLACES, AdmissionRule
     from malletrain.simulator.tuning.settings_grid import TunedSettings, coalescing_grid, settings_grid
     from malletrain.simulator.tuning.trials import replay_day, replay_day_with_services, try_settings
 

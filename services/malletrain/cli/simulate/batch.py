@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -9,14 +10,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from malletrain.cli.shared.output import JsonOption, hint_at_compiler, print_json
+from malletrain.cli.shared.output import JsonOption, duration, hint_at_compiler, print_json, print_table
 from malletrain.cli.shared.terminal import open_console
-from malletrain.cli.simulate.batch_output import camel, print_summary, schedule_summary, write_results
 from malletrain.cli.simulate.batch_selection import (
     ADAPTIVE,
     ALL,
@@ -29,9 +29,12 @@ from malletrain.cli.simulate.batch_selection import (
     print_comparison,
     spec_of,
     trade_off_of,
+    without_times,
     write_comparison,
 )
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.idle_trace import Trace
+from malletrain.scavenger.trace_files import write_trace
 from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import MAX_JOBS
@@ -39,12 +42,13 @@ from malletrain.selection.rule import WasteReading
 from malletrain.selection.select import SelectionSettings, SelectionSolver
 from malletrain.simulator.batch.darshan import read_darshan, with_requests
 from malletrain.simulator.batch.engine import Overrun
-from malletrain.simulator.batch.files import SUFFIXES, check_schedule_name
+from malletrain.simulator.batch.files import SUFFIXES, check_schedule_name, write_schedule
 from malletrain.simulator.batch.idle import Window, idle_trace
 from malletrain.simulator.batch.job_table import write_jobs
 from malletrain.simulator.batch.policies import BatchPolicy, policy_named
 from malletrain.simulator.batch.recipes import WorkloadRecipe, derive
 from malletrain.simulator.batch.running import all_settings, check_settings, machine_with, method_run, schedule_of
+from malletrain.simulator.batch.schedule import Schedule, statistics_of
 from malletrain.simulator.batch.selecting import ReservedKinds, Starved, WindowSettings
 from malletrain.simulator.batch.usage import usage_of
 from malletrain.simulator.batch.workload import BatchWorkload
@@ -326,3 +330,85 @@ def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("jobs", total=total)
         yield lambda started: bar.update(task, completed=started)
+
+
+_HOUR_S = 3600.0
+
+
+def schedule_summary(workload: BatchWorkload, schedule: Schedule, idle: Trace) -> dict[str, Any]:
+    """What a schedule is like, for JSON."""
+    idle_s = math.fsum(fragment.length_s for fragment in idle.fragments)
+    return {
+        "policy": schedule.policy,
+        "nodes": workload.nodes,
+        "processorsPerNode": workload.processors_per_node,
+        "firstSubmit": schedule.first_submit_at,
+        "statistics": camel(asdict(statistics_of(schedule))),
+        "skipped": camel(asdict(workload.skipped)),
+        "idle": {
+            "fragments": len(idle.fragments),
+            "durationS": idle.duration_s,
+            "nodeHours": idle_s / _HOUR_S,
+            "share": idle_s / (idle.duration_s * workload.nodes),
+        },
+    }
+
+
+def camel(values: dict[str, Any]) -> dict[str, Any]:
+    """Rename keys to the style of all JSON output: `meanWaitS`."""
+    named = {}
+    for key, value in values.items():
+        first, *others = key.split("_")
+        named[first + "".join(word.capitalize() for word in others)] = value
+    return named
+
+
+def write_results(
+    done: Schedule, idle: Trace, summary: dict[str, Any], out: Path | None, schedule: Path | None, trace: Path | None
+) -> None:
+    """Write what was asked for.
+
+    Raises:
+        InvalidInputError: there is no idle node to write.
+        OSError: a file can't be written.
+    """
+    if (out or trace) and not idle.fragments:
+        raise InvalidInputError("--trace", "a workload that leaves idle nodes (this one leaves none in the window)")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_schedule(done, out / "schedule.csv")
+        write_trace(idle, out / "idle.csv.gz")
+        (out / "summary.json").write_text(json.dumps(without_times(summary), indent=2) + "\n", encoding="utf-8")
+    if schedule is not None:
+        write_schedule(done, schedule)
+    if trace is not None:
+        write_trace(idle, trace)
+
+
+def print_summary(path: Path, summary: dict[str, Any], further: list[tuple[str, str]]) -> None:
+    """Print a table for people."""
+    numbers, idle = summary["statistics"], summary["idle"]
+    skipped = ", ".join(f"{count} {_words(reason)}" for reason, count in summary["skipped"].items() if count)
+    rows = [
+        ("nodes", f"{summary['nodes']}"),
+        ("processors per node", f"{summary['processorsPerNode']}"),
+        ("first submission", summary["firstSubmit"] or "-"),
+        ("jobs", f"{numbers['jobs']}, {numbers['killed']} of them killed at their estimate"),
+        ("skipped", skipped or "none"),
+        ("makespan", duration(numbers["makespanS"])),
+        ("utilisation", f"{numbers['utilisation']:.1%}"),
+        ("wait: mean", duration(numbers["meanWaitS"])),
+        ("wait: median", duration(numbers["medianWaitS"])),
+        ("wait: 95 %", duration(numbers["wait95S"])),
+        ("bounded slowdown", f"{numbers['meanBoundedSlowdown']:.2f}"),
+        ("idle fragments", f"{idle['fragments']} in {duration(idle['durationS'])}"),
+        ("idle", f"{idle['nodeHours']:,.1f} node-hours ({idle['share']:.1%})"),
+    ]
+    title = f"{path}: {summary['policy']}"
+    if "select" in summary:
+        title += f", select {summary['select']}"
+    print_table(("measure", "value"), [*rows, *further], title=title)
+
+
+def _words(name: str) -> str:
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)

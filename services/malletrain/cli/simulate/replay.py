@@ -30,7 +30,7 @@ from malletrain.cli.simulate.replay_output import (
     require_plots,
     write_results,
 )
-from malletrain.job_manager.machine.admission_window import AdmissionRule
+from malletrain.job_manager.machine.admission import AdmissionRule
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.replay.options import Accounting, ReplayEngine, ReplayOptions, ReplayPolicy
 from malletrain.simulator.replay.presets import PRESETS

@@ -16,7 +16,8 @@ from malletrain.dashboard.pages.markup import Regions
 from malletrain.dashboard.pages.page import Page
 from malletrain.dashboard.pages.sections import Section
 from malletrain.dashboard.pages.week_views import Form
-from malletrain.dashboard.pages.what_if import NO_COLUMNS, WhatIf, WhatIfFact
+from malletrain.dashboard.pages.what_if import NO_COLUMNS, WhatIf, course_columns
+from malletrain.model.what_if import WhatIfComparison
 
 _SECTIONS = (
     Section(
@@ -67,7 +68,7 @@ class WeekPage(Page):
         """Which replays there are, and whose jobs are named."""
         return (self.shared.replays.version, self.viewer.user, self.viewer.role)
 
-    def found(self) -> WhatIfFact | None:
+    def found(self) -> WhatIfComparison | None:
         """What the chosen what-if gave; None: it is not known."""
         chosen = self.selection.what_if
         return self.shared.replays.found(chosen) if chosen is not None else None
@@ -79,7 +80,7 @@ class WeekPage(Page):
 
     def figures(self) -> list[Any]:
         """Its figures."""
-        self._drawn: WhatIfFact | None = None
+        self._drawn: WhatIfComparison | None = None
         self._source = ColumnDataSource(data=NO_COLUMNS)
         since, until = self.period()
         self._range = Range1d(start=1000.0 * since, end=1000.0 * until)
@@ -92,7 +93,7 @@ class WeekPage(Page):
         found = self.found()
         if found is not None and found is not self._drawn:
             self._drawn = found
-            self._source.data = found.columns()
+            self._source.data = course_columns(found)
             self._range.update(start=1000.0 * found.times_unix[0], end=1000.0 * found.times_unix[-1])
 
     def regions(self) -> Regions:
@@ -112,7 +113,7 @@ class WeekPage(Page):
             },
         )
 
-    def _status(self, chosen: WhatIf | None, found: WhatIfFact | None) -> str:
+    def _status(self, chosen: WhatIf | None, found: WhatIfComparison | None) -> str:
         replays, running = self.shared.replays, self.shared.replays.running
         if running is not None and running.what_if == chosen:
             return f"Replaying: {markup.percent(running.share, 0)}." if running.share else "Reading the past …"

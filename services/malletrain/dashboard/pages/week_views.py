@@ -16,10 +16,9 @@ from malletrain.dashboard.pages.what_if import (
     MAX_PLACES,
     MIN_FORWARD_S,
     POLICIES,
-    OutcomeFact,
     WhatIf,
-    WhatIfFact,
 )
+from malletrain.model.what_if import PastOutcome, WhatIfComparison
 
 _MAX_JOBS = 100
 _OPERATORS = ("operator", "service")
@@ -93,7 +92,7 @@ def at_minute(unix_seconds: float) -> str:
     return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def tiles(found: WhatIfFact | None) -> list[tuple[str, str, str]]:
+def tiles(found: WhatIfComparison | None) -> list[tuple[str, str, str]]:
     """The figures at the top."""
     if found is None:
         return []
@@ -116,7 +115,7 @@ def tiles(found: WhatIfFact | None) -> list[tuple[str, str, str]]:
 
 
 def outcome_rows(
-    chosen: WhatIf | None, known: Iterable[tuple[WhatIf, WhatIfFact]], selection: Selection
+    chosen: WhatIf | None, known: Iterable[tuple[WhatIf, WhatIfComparison]], selection: Selection
 ) -> tuple[Row, ...]:
     """What really happened, and each what-if of the same past with its bound, the one with the most samples first."""
     ranked = sorted(known, key=lambda entry: -entry[1].replay.samples)
@@ -134,7 +133,7 @@ def outcome_rows(
     return tuple(rows)
 
 
-def _cells(outcome: OutcomeFact, really: OutcomeFact) -> tuple[Cell, ...]:
+def _cells(outcome: PastOutcome, really: PastOutcome) -> tuple[Cell, ...]:
     gain = "–" if outcome is really else _gain(outcome.samples, really.samples)
     return (
         Cell(markup.percent(outcome.efficiency), number=True),
@@ -150,7 +149,7 @@ def _gain(samples: float, reference: float) -> str:
     return f"{100 * (samples / reference - 1):+.1f} %" if reference else "–"
 
 
-def compared_rows(found: WhatIfFact | None, user: str, role: str, selection: Selection) -> tuple[Row, ...]:
+def compared_rows(found: WhatIfComparison | None, user: str, role: str, selection: Selection) -> tuple[Row, ...]:
     """Jobs as they were and as they would have been. Whose job it is not, and who is no operator, sees no name."""
     rows = []
     for job in found.jobs[:_MAX_JOBS] if found is not None else ():

@@ -1,4 +1,4 @@
-"""A what-if: with which settings the past is replayed, and what that gave. Pure."""
+"""A what-if: with which settings the past is replayed, and figures of what that gave. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from malletrain.model.what_if import WhatIfComparison
 
 DAYS = {"1 day": 1.0, "2 days": 2.0, "7 days": 7.0, "30 days": 30.0}
 """Lengths of the past that can be replayed, in days."""
@@ -73,83 +75,14 @@ class WhatIf:
         return ", ".join(parts if self.policy == "milp" else [*parts, f"policy {self.policy}"])
 
 
-@dataclass(frozen=True)
-class OutcomeFact:
-    """What a part of the past has trained, or would have.
-
-    Attributes:
-        samples: Samples, net.
-        efficiency: U, by minute; None where it is not known.
-        bound: U if rescaling were free, in the same minutes.
-        rescales: How often a plan changed a job's scale; None where that means nothing.
-        preemptions: How often a job lost nodes to the main scheduler; None where that means nothing.
-        course: Samples up to each time of the comparison.
-    """
-
-    samples: float
-    efficiency: float | None
-    bound: float | None
-    rescales: int | None
-    preemptions: int | None
-    course: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class ComparedJobFact:
-    """A job as it was and as it would have been.
-
-    Attributes:
-        job_id: Identifier.
-        name: Name.
-        owner: Owner.
-        really: Samples as it was.
-        replayed: Samples in the replay.
-    """
-
-    job_id: str
-    name: str
-    owner: str
-    really: float
-    replayed: float
-
-
-@dataclass(frozen=True)
-class WhatIfFact:
-    """What a what-if gave; fields as those of `malletrain.simulator.journal.what_if.WhatIfComparison`."""
-
-    times_unix: tuple[float, ...]
-    node_hours: float
-    held: float
-    really: OutcomeFact
-    replay: OutcomeFact
-    free: OutcomeFact
-    jobs: tuple[ComparedJobFact, ...]
-    notes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, found: Mapping[str, Any]) -> WhatIfFact:
-        """From the JSON of the replaying process."""
-        outcomes = {
-            name: OutcomeFact(**{**found[name], "course": tuple(found[name]["course"])})
-            for name in ("really", "replay", "free")
-        }
-        return cls(
-            times_unix=tuple(found["times_unix"]),
-            node_hours=found["node_hours"],
-            held=found["held"],
-            jobs=tuple(ComparedJobFact(**job) for job in found["jobs"]),
-            notes=tuple(found["notes"]),
-            **outcomes,
-        )
-
-    def columns(self) -> dict[str, list[float]]:
-        """The courses, at milliseconds since the epoch."""
-        return {
-            "time": [1000.0 * time for time in self.times_unix],
-            "really": list(self.really.course),
-            "replay": list(self.replay.course),
-            "free": list(self.free.course),
-        }
+def course_columns(found: WhatIfComparison) -> dict[str, list[float]]:
+    """The courses, at milliseconds since the epoch."""
+    return {
+        "time": [1000.0 * time for time in found.times_unix],
+        "really": list(found.really.course),
+        "replay": list(found.replay.course),
+        "free": list(found.free.course),
+    }
 
 
 NO_COLUMNS: dict[str, list[float]] = {"time": [], "really": [], "replay": [], "free": []}

@@ -15,6 +15,7 @@ from malletrain.dashboard.pages.plan_page import PlanPage
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.dashboard.pages.shared_data import SharedData
 from malletrain.dashboard.pages.usage_page import rows_in, usage_of
+from malletrain.dashboard.pages.what_if import course_columns
 from malletrain.observer import intake
 from malletrain.observer.history import History
 from malletrain.observer.usage import MONTHLY, billing_columns
@@ -116,4 +117,4 @@ def _worth(shared: SharedData, selection: Selection) -> Columns:
 
 def _course(shared: SharedData, selection: Selection) -> Columns | None:
     found = shared.replays.found(selection.what_if) if selection.what_if is not None else None
-    return columns.in_period(found.columns(), 0.0, math.inf) if found is not None else None
+    return columns.in_period(course_columns(found), 0.0, math.inf) if found is not None else None

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from malletrain.job_manager.machine.admission import Places, next_in_line
-from malletrain.job_manager.machine.admission_window import (
+from malletrain.job_manager.machine.admission import (
     AdmissionCandidate,
     AdmissionPass,
     AdmissionQueue,
+    Places,
     admission_pass,
+    next_in_line,
 )
 from malletrain.job_manager.machine.burst_buffer import QuotaUse, quota_use
 from malletrain.job_manager.machine.job_marks import JobMark

@@ -11,10 +11,10 @@ from malletrain.common.job_limits import DEFAULT_LIMITS, JobLimits
 from malletrain.fleet.spec import FleetSpec
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.job_state import JobState
+from malletrain.model.job_terms import JobTerms
 from malletrain.model.job_value import LINEAR_VALUE, SpeedValue
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
 from malletrain.model.scaling import ScaleCommand, ScalingPoint
-from malletrain.model.topology import TopologyPreference
 
 DEFAULT_MAX_RESTARTS = 3
 
@@ -76,22 +76,18 @@ class Dependencies:
 NO_DEPENDENCIES = Dependencies()
 
 
-@dataclass(frozen=True)
-class JobSpec:
+@dataclass(frozen=True, kw_only=True)
+class JobSpec(JobTerms):
     """What a user submitted, checked and with defaults filled in. Fields and units as in `malletrain.v1.JobSpec`."""
 
     name: str
     command: tuple[str, ...]
     working_directory: str
-    min_nodes: int
-    max_nodes: int
     environment: Mapping[str, str] = field(default_factory=dict)
-    permitted_nodes: tuple[int, ...] = ()
     slots_per_node: int = 0
     scale_up_seconds: float | None = None
     scale_down_seconds: float | None = None
     curve: tuple[ScalingPoint, ...] = ()
-    weight: float = 1.0
     target_samples: int = 0
     max_restarts: int = DEFAULT_MAX_RESTARTS
     profile: JobProfileMode = JobProfileMode.DEFAULT
@@ -104,8 +100,6 @@ class JobSpec:
     launch_note: str = ""
     project: str = ""
     needs: NodeNeeds = NO_NEEDS
-    topology: TopologyPreference = TopologyPreference.NONE
-    topology_level: int = 0
     array: ArraySpec | None = None
     array_parameters: Mapping[str, str] = field(default_factory=dict)
     nodes_per_replica: int = 1
@@ -146,19 +140,6 @@ class JobSpec:
         if fleet is None or fleet.max_nodes < 2 or not environment.get(env.FEED):
             return False
         return environment.get(env.FEED_ACROSS_NODES) != "0"
-
-    def permits(self, nodes: int) -> bool:
-        """Whether the job may run at a scale, in nodes."""
-        return self.min_nodes <= nodes <= self.max_nodes and (not self.permitted_nodes or nodes in self.permitted_nodes)
-
-    def max_within(self, nodes: int) -> int:
-        """The largest permitted scale of at most `nodes` nodes; 0 if there is none."""
-        return next((scale for scale in range(min(nodes, self.max_nodes), 0, -1) if self.permits(scale)), 0)
-
-    @property
-    def smallest(self) -> int:
-        """The smallest permitted scale in nodes."""
-        return self.permitted_nodes[0] if self.permitted_nodes else self.min_nodes
 
 
 class StopIntent(StrEnum):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from malletrain.job_manager.machine.admission_window import AdmissionRule, BurstBufferPolicy
+from malletrain.job_manager.machine.admission import AdmissionRule, BurstBufferPolicy
 from malletrain.job_manager.machine.fair_share import OwnerUse
 from malletrain.job_manager.machine.jobs import Job
 from malletrain.job_manager.machine.transitions import JobReason

@@ -69,7 +69,7 @@ _PROCESSES_ENDED = {
 
 TRANSITIONS: dict[JobState, dict[JobState, str]] = {
     _S.QUEUED: {
-        _S.WAITING: "admitted; see malletrain.job_manager.machine.admission and admission_window",
+        _S.WAITING: "admitted; see malletrain.job_manager.machine.admission",
         _S.CANCELLED: "cancelled before it was admitted, or a job that it depends on did not complete",
     },
     _S.WAITING: {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from malletrain.monitor.training_metrics.history import (
     MAX_NAME_BYTES,
@@ -14,6 +15,7 @@ from malletrain.monitor.training_metrics.history import (
 )
 from malletrain.monitor.training_metrics.store import JobHistories
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.messages import message_of
 from malletrain.v1 import monitor_pb2
 
 MAX_VALUES = 1024
@@ -69,7 +71,7 @@ def history_response(found: JobHistories, max_points: int) -> monitor_pb2.GetMet
         max_points: Most points of each metric; 0: all that are kept.
     """
     histories = [
-        monitor_pb2.MetricHistory(name=name, points=map(_point_message, at_most(points, max_points or MAX_POINTS)))
+        monitor_pb2.MetricHistory(name=name, points=_points(at_most(points, max_points or MAX_POINTS)))
         for name, points in found.histories.items()
     ]
     token = histories[-1].name if found.more and histories else ""
@@ -96,12 +98,5 @@ def _check_name(field: str, name: str) -> None:
         raise InvalidInputError(field, f"1 to {MAX_NAME_BYTES} bytes of printable characters", name[:300])
 
 
-def _point_message(point: HistoryPoint) -> monitor_pb2.MetricPoint:
-    return monitor_pb2.MetricPoint(
-        step=point.step,
-        unix_seconds=point.unix_seconds,
-        value=point.value,
-        least=point.least,
-        most=point.most,
-        values=point.values,
-    )
+def _points(points: Iterable[HistoryPoint]) -> list[monitor_pb2.MetricPoint]:
+    return [message_of(monitor_pb2.MetricPoint, point) for point in points]

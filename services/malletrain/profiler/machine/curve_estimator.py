@@ -1,38 +1,87 @@
-"""The scaling curves of all jobs, kept up to date as jobs are declared and measured."""
+"""The scaling curves and rescale costs of all jobs, kept up to date as jobs are declared and measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from malletrain.model.job_terms import JobTerms
 from malletrain.model.scaling import RescaleStall
 from malletrain.profiler.machine.curve import Prior, estimate, prior_rate, single_node_rate
 from malletrain.profiler.machine.family_store import FamilyStore, filled_from_family, shared_points
 from malletrain.profiler.machine.fits import best_fit
 from malletrain.profiler.machine.options import ProfilerOptions, ProfilingMode
-from malletrain.profiler.machine.points import MIN_RATE, CurvePoint, PointHistory, trusted_points
-from malletrain.profiler.machine.rescale_costs import (
-    RescaleCost,
-    median_growth_stall,
-    median_shrink_stall,
-    rescale_cost,
-    stalls_by_pair,
-)
+from malletrain.profiler.machine.points import MIN_RATE, CurvePoint, CurveSource, PointHistory, trusted_points
 
 
 @dataclass(frozen=True, slots=True)
-class JobDeclaration:
+class RescaleCost:
+    """The stall of a growth or of a shrink in seconds, and where the figure comes from."""
+
+    seconds: float
+    source: CurveSource
+
+
+def rescale_cost(
+    measured: float | None, declared: float | None, default: float, family: float | None = None
+) -> RescaleCost:
+    """The best known stall in seconds: measured, else of the family, else declared, else the default."""
+    if measured is not None:
+        return RescaleCost(measured, CurveSource.MEASURED)
+    if family is not None:
+        return RescaleCost(family, CurveSource.FAMILY)
+    if declared is not None:
+        return RescaleCost(declared, CurveSource.DECLARED)
+    return RescaleCost(default, CurveSource.PRIOR)
+
+
+def median_growth_stall(rescales: Sequence[RescaleStall]) -> float | None:
+    """Median stall of the growths in seconds; None where there was none."""
+    stalls = [entry.seconds for entry in rescales if entry.to_nodes > entry.from_nodes]
+    return statistics.median(stalls) if stalls else None
+
+
+def median_shrink_stall(rescales: Sequence[RescaleStall]) -> float | None:
+    """Median stall of the shrinks in seconds; None where there was none."""
+    stalls = [entry.seconds for entry in rescales if entry.to_nodes < entry.from_nodes]
+    return statistics.median(stalls) if stalls else None
+
+
+def stalls_by_pair(
+    measured: Iterable[RescaleStall], up: RescaleCost, down: RescaleCost, weight: float
+) -> tuple[RescaleStall, ...]:
+    """Expected stall of each pair of scales: a weighted mean of what was measured there and of R_up or R_down.
+
+    Args:
+        measured: One entry per measured rescale.
+        up: R_up, the stall of growths in general.
+        down: R_down, the stall of shrinks in general.
+        weight: Number of measurements that the general figure counts as, above 0.
+
+    Returns:
+        One entry per measured pair, ascending by scales.
+    """
+    by_pair: dict[tuple[int, int], list[float]] = {}
+    for entry in measured:
+        by_pair.setdefault((entry.from_nodes, entry.to_nodes), []).append(entry.seconds)
+    found = []
+    for (before, after), stalls in sorted(by_pair.items()):
+        general = up if after > before else down
+        expected = (sum(stalls) + weight * general.seconds) / (len(stalls) + weight)
+        found.append(RescaleStall(before, after, expected))
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDeclaration(JobTerms):
     """What a user has declared of a job.
 
     Attributes:
         job_id: The job.
-        min_nodes: Smallest scale in nodes.
-        max_nodes: Largest scale in nodes.
         curve: Declared scaling curve; may be empty.
         scale_up_seconds: Declared stall of a growth; None where absent.
         scale_down_seconds: Declared stall of a shrink; None where absent.
-        permitted_nodes: The only permitted scales, ascending; empty where every scale between the bounds is.
-        weight: Priority weight.
         mode: When its curve is profiled; None: as the settings say.
         family: Family that shares its curve; empty where there is none.
         fleet_id: Fleet that it is a member of; empty: none. Its scales are GPUs then.
@@ -41,13 +90,9 @@ class JobDeclaration:
     """
 
     job_id: str
-    min_nodes: int
-    max_nodes: int
     curve: tuple[CurvePoint, ...] = ()
     scale_up_seconds: float | None = None
     scale_down_seconds: float | None = None
-    permitted_nodes: tuple[int, ...] = ()
-    weight: float = 1.0
     mode: ProfilingMode | None = None
     family: str = ""
     fleet_id: str = ""

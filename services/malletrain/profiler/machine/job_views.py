@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from malletrain.common.gpus import node_of
 from malletrain.model.job_state import JobState
-from malletrain.model.scaling import permitted_scales
 from malletrain.profiler.machine.curve_estimator import JobDeclaration
 from malletrain.profiler.machine.profile_scheduler import JobView
 
@@ -105,7 +104,7 @@ def view_of(job: ReportedJob, now: float, pools: Mapping[str, str]) -> JobView:
     declared = job.declaration
     return JobView(
         job_id=job.job_id,
-        scales=tuple(permitted_scales(declared.min_nodes, declared.max_nodes, declared.permitted_nodes)),
+        scales=tuple(declared.scales),
         nodes=len(commanded),
         steady=(trains or rests) and wanted == commanded and not job.saves_fail,
         available=job.state is not JobState.STOPPING and not backs_off and not job.saves_fail,

@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.model.scaling import permitted_scales
 from malletrain.profiler.machine.curve import DECLARED_ERROR, single_node_rate
 from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobDeclaration
 from malletrain.profiler.machine.options import ProfilerOptions, ProfilingMode
@@ -69,7 +68,7 @@ class CurveBasedPolicy:
         declared = self._curves.declaration(job_id)
         if declared is None:
             return None
-        scales = [scale for scale in _scales(declared) if scale <= max(top, present)]
+        scales = [scale for scale in declared.scales if scale <= max(top, present)]
         if self._options.strategy is ScaleStrategy.EVERY:
             return next_listed(scales, present, visited)
         if self._options.strategy is ScaleStrategy.FLEET:
@@ -90,7 +89,7 @@ class CurveBasedPolicy:
         return is_usable(declared.min_nodes, declared.max_nodes, known, self._options.target_error)
 
     def _planned_scale(self, declared: JobDeclaration, pool: int) -> PlannedScale:
-        scales = _scales(declared)
+        scales = declared.scales
         others = [self._values(other, pool) for other in self._planned if other != declared.job_id]
         rest = rest_values(others, pool)
 
@@ -105,14 +104,10 @@ class CurveBasedPolicy:
         if declared is None or profile is None:
             return [0.0]
         values = [0.0, *[-np.inf] * pool]
-        scales = [scale for scale in _scales(declared) if scale <= pool]
+        scales = [scale for scale in declared.scales if scale <= pool]
         for scale, rate in zip(scales, _rates(profile.points, scales), strict=True):
             values[scale] = declared.weight * rate
         return values
-
-
-def _scales(declared: JobDeclaration) -> Sequence[int]:
-    return permitted_scales(declared.min_nodes, declared.max_nodes, declared.permitted_nodes)
 
 
 def _rates(points: Sequence[CurvePoint], scales: Sequence[int]) -> list[float]:

@@ -29,6 +29,7 @@ from malletrain.common.gpus import gpu_number
 from malletrain.job_manager.machine.state import JobEvent
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.job_state import JobState
+from malletrain.model.job_terms import JobTerms
 from malletrain.simulator.journal.decided import curve_of, decided_samples
 from malletrain.simulator.journal.record import Journal, RecordedJob
 from malletrain.simulator.replay.evaluation import Evaluation
@@ -101,12 +102,9 @@ class _JobCourse:
 
     def present(self) -> JobPresent:
         """What it can train and does."""
-        spec = self.recorded.job.spec
         return JobPresent(
             id=self.recorded.job.id,
-            min_nodes=spec.min_nodes,
-            max_nodes=spec.max_nodes,
-            permitted=tuple(spec.permitted_nodes),
+            terms=self.recorded.job.spec,
             curve=curve_of(self.recorded),
             in_fleet=bool(self.recorded.job.fleet_id),
             trains_on=self.commanded & self.confirmed if self.state in _TRAINING else frozenset(),
@@ -220,7 +218,7 @@ def _steps(result: ReplayResult, jobs: Sequence[ReplayJob], begin_unix: float, e
 
 
 def _demand(job: ReplayJob) -> JobDemand | None:
-    return demand_of(JobPresent(job.id, job.min_nodes, job.max_nodes, (), job.curve, False, frozenset()))
+    return demand_of(JobPresent(job.id, JobTerms(job.min_nodes, job.max_nodes), job.curve, False, frozenset()))
 
 
 def samples_at(result: ReplayResult, times_s: NDArray[np.float64], duration_s: float) -> NDArray[np.float64]:

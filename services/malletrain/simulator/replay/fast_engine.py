@@ -11,8 +11,14 @@ from itertools import islice
 from math import inf
 
 from malletrain.allocator.solvers.placement import rearrange
-from malletrain.job_manager.machine.admission import Places, first_in_line
-from malletrain.job_manager.machine.admission_window import AdmissionCandidate, AdmissionQueue, admission_pass
+from malletrain.job_manager.machine.admission import (
+    AdmissionCandidate,
+    AdmissionQueue,
+    Places,
+    admission_pass,
+    first_in_line,
+)
+from malletrain.job_manager.machine.fair_share import OwnerUse, settled, weighed
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.machine.stays import LearnedStay
 from malletrain.simulator.replay.arrivals import Arrivals, QueueEmpty
@@ -20,7 +26,6 @@ from malletrain.simulator.replay.charges import charges_of
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.node_events import NodeEvent
 from malletrain.simulator.replay.options import STAY_HORIZON_S, Accounting, ReplayOptions
-from malletrain.simulator.replay.owner_accounts import OwnerAccounts
 from malletrain.simulator.replay.policies import Advisor, decider
 from malletrain.simulator.replay.records import (
     Decision,
@@ -31,6 +36,45 @@ from malletrain.simulator.replay.records import (
     outcome_so_far,
 )
 from malletrain.simulator.replay.running_job import RunningJob, admit
+
+
+class OwnerAccounts:
+    """The ledger of a replay by the fast engine; `malletrain.job_manager.machine.sharing` keeps the production one."""
+
+    def __init__(self, half_life_s: float) -> None:
+        """Begin without any use.
+
+        Args:
+            half_life_s: Half-life of the uses in seconds; 0: no fair share.
+        """
+        self._half_life_s = half_life_s
+        self._ledger: dict[str, OwnerUse] = {}
+
+    def uses(self, now_s: float) -> dict[str, float] | None:
+        """Decayed use of each owner in node-seconds; None without fair share."""
+        if self._half_life_s <= 0:
+            return None
+        return {owner: use.at(now_s, self._half_life_s) for owner, use in self._ledger.items()}
+
+    def settle(self, now_s: float, jobs: Sequence[RunningJob], *, weigh: bool) -> None:
+        """Charge the owners up to now.
+
+        Args:
+            now_s: The time in seconds.
+            jobs: All admitted jobs.
+            weigh: Whether the jobs get the weights of the moment.
+        """
+        if self._half_life_s <= 0:
+            return
+        held: Counter[str] = Counter()
+        for run in jobs:
+            held[run.job.owner] += run.count
+        self._ledger = settled(self._ledger, held, now_s, self._half_life_s)
+        if weigh:
+            self._ledger = weighed(self._ledger, frozenset(held), now_s, self._half_life_s)
+            for run in jobs:
+                run.share_weight = self._ledger[run.job.owner].weight
+
 
 _REFIT_SHARE = 0.1
 Progress = Callable[[float], None]

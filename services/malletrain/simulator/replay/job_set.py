@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.allocator.problem.allocation_problem import JobDemand
-from malletrain.job_manager.machine.admission_window import MAX_BURST_BUFFER_GB
+from malletrain.job_manager.machine.admission import MAX_BURST_BUFFER_GB
 from malletrain.model.job_value import LINEAR_VALUE, SpeedValue
 from malletrain.model.node_needs import MAX_AMOUNTS, NO_NEEDS, NeedError, NodeNeeds, check_needs
 from malletrain.model.scaling import ScalingPoint

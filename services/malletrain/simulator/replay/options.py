@@ -10,7 +10,7 @@ from enum import StrEnum
 from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import FORWARD_SECONDS, SURVIVAL_SHARE, ForwardPolicy, ForwardTime
 from malletrain.allocator.problem.pools import PoolTerms
-from malletrain.job_manager.machine.admission_window import (
+from malletrain.job_manager.machine.admission import (
     MAX_BURST_BUFFER_GB,
     MAX_PLACES,
     MAX_WINDOW,

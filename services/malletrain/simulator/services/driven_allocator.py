@@ -26,6 +26,7 @@ from malletrain.allocator.solvers.placement import place
 from malletrain.job_manager.machine.jobs import Job, JobSpec, LauncherBackend
 from malletrain.model.job_state import JobState
 from malletrain.model.job_value import LINEAR_VALUE
+from malletrain.model.topology import TopologyPreference
 from malletrain.runtime.kernel.recording import Moment
 from malletrain.simulator.services.event_queue import EventQueue
 
@@ -99,19 +100,18 @@ def _solve(problem: AllocationProblem) -> Allocation:
 def job_as_reported(job: Job) -> CachedJob:
     """What the Allocator hears of a job: what `job_manager/wire.py` and `allocator/wire/messages.py` make of it.
 
-    A field of a job that plans depend on belongs in all three. How near its nodes are to be to each other is left out:
-    replays do not know where nodes are.
+    A field of a job that plans depend on belongs in `JobTerms`, or in all three. How near its nodes are to be to each
+    other is left out: replays do not know where nodes are.
     """
     spec = job.usable_spec
     return CachedJob(
         plannable=PlannableJob(
-            id=job.id,
-            min_nodes=spec.min_nodes,
-            max_nodes=spec.max_nodes,
-            permitted_nodes=offered_scales(
-                spec.min_nodes, spec.max_nodes, spec.permitted_nodes, tuple(job.left_out_scales)
+            **spec.terms(
+                permitted_nodes=offered_scales(spec, job.left_out_scales),
+                topology=TopologyPreference.NONE,
+                topology_level=0,
             ),
-            weight=spec.weight,
+            id=job.id,
             current_nodes=job.commanded,
             owner=job.owner,
             share_weight=job.share_weight,

@@ -246,6 +246,13 @@ class _ServicesReplay:
 def _spec(job: ReplayJob) -> JobSpec:
     """What is submitted. Jobs of one model have one program, so that growths of one tell how long others boot."""
     program = (job.model or "replay",)
-    sizes = job.min_nodes, job.max_nodes
-    spec = JobSpec(job.id, program, "/", *sizes, burst_buffer_gb=job.burst_buffer_gb, needs=job.needs)
+    spec = JobSpec(
+        name=job.id,
+        command=program,
+        working_directory="/",
+        min_nodes=job.min_nodes,
+        max_nodes=job.max_nodes,
+        burst_buffer_gb=job.burst_buffer_gb,
+        needs=job.needs,
+    )
     return spec if job.value == LINEAR_VALUE else replace(spec, value=job.value, target_samples=ceil(job.samples))

@@ -26,8 +26,7 @@ from malletrain.simulator.traces.lsf_accounting import read_lsf
 from malletrain.simulator.traces.occupancy import busy_shares, idle_columns
 from malletrain.simulator.traces.pbs_accounting import read_pbs
 from malletrain.simulator.traces.placing import node_names, place_runs
-from malletrain.simulator.traces.poll_times import poll_times
-from malletrain.simulator.traces.poll_trace import trace_of_polls
+from malletrain.simulator.traces.poll_trace import poll_times, trace_of_polls
 from malletrain.simulator.traces.polling import UNKNOWN_STATE, PollReader
 from malletrain.simulator.traces.presence import Presence, presence_of
 from malletrain.simulator.traces.row_counts import MAX_SKIPPED, RowCounts
