@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 SOURCE = "docs/tutorial.md"
-PAGE = "tutorial.ipynb"
+PAGE = "reference/tutorial.ipynb"
 _SITE_LINK = re.compile(r"\[([^\]]*)\]\((?!https?:)[^)]*\)")
 _BLOCK = re.compile(
     r"^(?:<!-- docs-test: file: (?P<file>[\w.]+) -->\n)?```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
