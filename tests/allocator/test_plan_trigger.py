@@ -52,6 +52,23 @@ def test_a_node_that_was_away_for_a_moment_is_given_again() -> None:
     assert trigger.reason(found, 1.0, 1.0) == "nodes came back: n2", "it left while the plan was made"
 
 
+def test_a_plan_for_a_changed_weight_that_was_not_applied_is_made_again() -> None:
+    found, trigger = cache(), PlanTrigger(60.0)
+    applied(trigger, found, 0.0)
+    trigger.note_weights()
+    assert trigger.reason(found, 100.0, 100.0) == "weights changed"
+    trigger.begin()
+    trigger.refused()
+    assert trigger.reason(found, 101.0, 101.0) == "weights changed", "JobManager could not be reached"
+    trigger.begin()
+    trigger.applied(found.plan_input(102.0), 102.0, in_part=True)
+    assert trigger.reason(found, 103.0, 103.0) == ""
+    assert trigger.wait_seconds(found, 103.0, 103.0) == 59.0, "one that was applied in part counts as a plan"
+    assert trigger.reason(found, 162.0, 162.0) == "weights changed"
+    applied(trigger, found, 162.0)
+    assert trigger.reason(found, 300.0, 300.0) == ""
+
+
 def test_weights_of_owners_that_change_alone_lead_to_no_plan() -> None:
     found, trigger = cache(), PlanTrigger(60.0)
     applied(trigger, found, 100.0)

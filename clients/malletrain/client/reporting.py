@@ -72,7 +72,7 @@ def _mark_undelivered(job_folder: Path, reporter_id: str) -> None:
     with suppress(OSError):
         mark.parent.mkdir(exist_ok=True)
         for earlier in mark.parent.iterdir():
-            earlier.unlink()
+            earlier.unlink(missing_ok=True)  # its sidecar may remove it at this moment
         mark.touch()
 
 

@@ -72,6 +72,7 @@ class PlanTrigger:
     _newest: tuple[PlanInput, Signature] | None = field(default=None, metadata=DERIVED)
     _curves_changed: bool = False
     _weights_changed: bool = False
+    _values_before: tuple[bool, bool] = (False, False)
     _left: frozenset[str] = frozenset()
     _left_before: frozenset[str] = frozenset()
     _last_plan_at: float = -inf
@@ -150,6 +151,7 @@ class PlanTrigger:
 
     def begin(self) -> None:
         """A plan is being made from the present curves and nodes; what changes from now on is for the next."""
+        self._values_before = self._curves_changed, self._weights_changed
         self._curves_changed = self._weights_changed = False
         self._left, self._left_before = frozenset(), self._left
 
@@ -167,7 +169,7 @@ class PlanTrigger:
             self.refused()
             return
         self._planned = self._signature(plan_input)
-        self._left_before = frozenset()
+        self._values_before, self._left_before = (False, False), frozenset()
         self._backoff.succeed()
 
     def _signature(self, plan_input: PlanInput) -> Signature:
@@ -178,6 +180,10 @@ class PlanTrigger:
 
     def refused(self) -> None:
         """JobManager has refused the plan, or could not be reached."""
+        # A signature has no curves and weights, and a weight is told once: what the plan was for is still to be done.
+        curves, weights = self._values_before
+        self._curves_changed, self._weights_changed = self._curves_changed or curves, self._weights_changed or weights
+        self._values_before = False, False
         self._left, self._left_before = self._left | self._left_before, frozenset()
         self._backoff.fail()
 
