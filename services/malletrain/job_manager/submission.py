@@ -26,6 +26,7 @@ from malletrain.job_manager.machine.jobs import (
     LauncherBackend,
 )
 from malletrain.job_manager.projects import NO_PROJECTS, OwnerProjects
+from malletrain.model.job_terms import MAX_WEIGHT, MIN_WEIGHT
 from malletrain.model.job_value import LINEAR_VALUE, SpeedValue
 from malletrain.model.node_needs import NeedError, NodeNeeds, check_needs, in_words
 from malletrain.model.scaling import ScalingPoint
@@ -61,8 +62,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 MAX_MEMBERS = 1000
-MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
-"""Of a weight that is changed. Beyond them a sum over jobs would lose what others are worth."""
+_WEIGHTS = f"{MIN_WEIGHT:f} to {MAX_WEIGHT:.0f}"
 
 
 def check_specs(
@@ -104,7 +104,7 @@ def check_weight(request: job_manager_pb2.UpdateJobRequest) -> float:
     if not request.HasField("weight"):
         raise InvalidInputError("weight", "what is to be changed")
     if not MIN_WEIGHT <= request.weight <= MAX_WEIGHT:  # neither is NaN
-        raise InvalidInputError("weight", f"{MIN_WEIGHT:g} to {MAX_WEIGHT:g}", request.weight)
+        raise InvalidInputError("weight", _WEIGHTS, request.weight)
     return request.weight
 
 
@@ -276,7 +276,8 @@ def _check_figures(at: str, spec: resources_pb2.JobSpec) -> None:
         raise InvalidInputError(f"{at}.slots_per_node", "1 to 1024 (0: one for each GPU)", spec.slots_per_node)
     for name in ("scale_up_seconds", "scale_down_seconds"):
         _check_finite(f"{at}.{name}", getattr(spec, name))
-    _check_finite(f"{at}.weight", spec.weight, "a finite number above 0 (0 means 1)")
+    if spec.weight and not MIN_WEIGHT <= spec.weight <= MAX_WEIGHT:  # NaN is true, and in no bounds
+        raise InvalidInputError(f"{at}.weight", f"{_WEIGHTS} (0 means 1)", spec.weight)
     if spec.target_samples < 0:
         raise InvalidInputError(f"{at}.target_samples", "at least 0", spec.target_samples)
     if spec.max_restarts < 0:
@@ -289,9 +290,9 @@ def _check_burst_buffer(at: str, asked_gb: int, quota_gb: int) -> None:
         raise InvalidInputError(f"{at}.burst_buffer_gb", f"{granted} (job_manager.burst_buffer_gb)", asked_gb)
 
 
-def _check_finite(field: str, value: float, expected: str = "a finite number, at least 0") -> None:
+def _check_finite(field: str, value: float) -> None:
     if not math.isfinite(value) or value < 0:
-        raise InvalidInputError(field, expected, value)
+        raise InvalidInputError(field, "a finite number, at least 0", value)
 
 
 def _check_few(field: str, entries: int) -> None:

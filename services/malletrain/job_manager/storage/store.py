@@ -41,6 +41,7 @@ from malletrain.job_manager.storage.usage_store import (
     write_usage,
 )
 from malletrain.model.job_state import JobState
+from malletrain.model.job_terms import bounded_weight
 from malletrain.runtime.database.errors import CommitUnknownError, DatabaseTakenError, DatabaseUnavailableError
 from malletrain.runtime.errors import MalleTrainError
 from malletrain.runtime.kernel.documents import from_document, to_document
@@ -117,6 +118,8 @@ def encode(job: Job) -> str:
 def decode(body: str) -> Job:
     """A job from JSON that this version, an earlier or a later one wrote. Fields of a later one are left out.
 
+    A weight out of bounds becomes the nearest that is in bounds.
+
     Raises:
         UnknownJobError: a later version has given a field a value that this one does not know.
     """
@@ -124,13 +127,16 @@ def decode(body: str) -> Job:
     if "strikes" in fields:  # the name in version 0.1.0
         fields["counted_failures"] = fields.pop("strikes")
     try:
-        return from_document(Job, fields, ignore_unknown=True)
+        job = from_document(Job, fields, ignore_unknown=True)
     except ValueError as error:
         raise UnknownJobError(
             f"job {job_id(fields['number'])} is stored with a value that this version of MalleTrain does not know "
             f"({error}): use the version that wrote it or a later one, or restore a backup that was made before "
             "(malletrain restore)"
         ) from error
+    # Earlier versions took any weight above 0 from a submission.
+    weight = bounded_weight(job.spec.weight)
+    return job if weight == job.spec.weight else replace(job, spec=replace(job.spec, weight=weight))
 
 
 class JobStore:
