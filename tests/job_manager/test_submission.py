@@ -86,7 +86,10 @@ def limits(**seconds: float) -> dict[str, Any]:
         ),
         (replicas(2, backend=0), "backend: expected torchrun or command, as nodes_per_replica says"),
         ({"slots_per_node": -1}, "slots_per_node: expected 1 to 1024"),
-        ({"scale_up_seconds": -1.0}, "scale_up_seconds: expected a finite number, at least 0, got -1.0"),
+        (
+            {"scale_up_seconds": -1.0},
+            "scale_up_seconds: expected a finite number, at least 0 and at most 2.592e+06, got -1.0",
+        ),
         ({"scale_down_seconds": float("nan")}, "scale_down_seconds: expected a finite number"),
         *(
             ({"weight": weight}, "weight: expected 0.000001 to 1000000 (0 means 1), got")
@@ -98,6 +101,8 @@ def limits(**seconds: float) -> dict[str, Any]:
         ({"curve": points((1, 1.0), (1, 2.0))}, "curve[1].nodes: expected above the point before (1), got 1"),
         ({"curve": points((2, 1.0), (1, 2.0))}, "curve[1].nodes: expected above the point before (2), got 1"),
         ({"curve": points((1, float("inf")))}, "curve[0].rate: expected a finite number"),
+        ({"curve": points((1, 1e200))}, "curve[0].rate: expected a finite number, at least 0 and at most 1e+15, got"),
+        ({"scale_up_seconds": 1e300}, "scale_up_seconds: expected a finite number, at least 0 and at most 2.592e+06"),
         ({"curve": points((-1, 1.0))}, "curve[0].nodes: expected at least 0"),
         ({"curve": points((0, 1.0))}, "curve[0].rate: expected 0"),
         ({"burst_buffer_gb": 1}, "burst_buffer_gb: expected 0, since no burst buffer is granted"),

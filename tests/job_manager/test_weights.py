@@ -14,6 +14,7 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
+from malletrain.common.job_limits import MAX_PHASE_SECONDS
 from malletrain.job_manager.machine.jobs import JobSpec
 from malletrain.job_manager.machine.state import ManagerPolicy
 from malletrain.job_manager.machine.stimuli import Cancelled, WeightSet
@@ -21,6 +22,7 @@ from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.job_manager.storage.store import decode, encode
 from malletrain.model.job_terms import MAX_WEIGHT, MIN_WEIGHT
 from malletrain.model.job_value import SpeedValue, ValueCurve, ValuePoint
+from malletrain.model.scaling import MAX_RATE, ScalingPoint
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.errors import NotFoundError
 from malletrain.v1 import job_manager_pb2 as pb
@@ -179,6 +181,14 @@ async def test_a_weight_survives_a_restart(tmp_path: Path) -> None:
         await update(callers["ada"], job_id, 7.0)
     async with served(tmp_path) as (_, callers):
         assert (await callers["ada"].job(job_id)).spec.weight == 7.0
+
+
+def test_stored_curves_and_stalls_that_would_fail_a_plan_are_read_within_bounds() -> None:
+    machine = MachineHarness()
+    machine.submit(job_spec(curve=(ScalingPoint(1, 5.0), ScalingPoint(2, 1e200)), scale_up_seconds=1e300))
+    spec = decode(encode(machine.job(ONE))).spec
+    assert [point.rate for point in spec.curve] == [5.0, MAX_RATE]
+    assert (spec.scale_up_seconds, spec.scale_down_seconds) == (MAX_PHASE_SECONDS, None)
 
 
 async def test_jobs_that_an_earlier_version_took_keep_nobody_from_submitting(tmp_path: Path) -> None:
