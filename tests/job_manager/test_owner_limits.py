@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from malletrain.job_manager import owner_limits
 from malletrain.job_manager.machine.jobs import Dependencies, Job
 from malletrain.job_manager.machine.stimuli import Submitted
-from malletrain.job_manager.owner_limits import OwnerLimits
+from malletrain.job_manager.owner_limits import OwnerBuckets, OwnerLimits
+from malletrain.job_manager.submission import MAX_SPECS
 from malletrain.job_manager.token_bucket import TokenBucket
 from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.errors import LimitExceededError
@@ -123,15 +125,41 @@ def test_at_least_one_submission_is_possible_however_low_the_rate() -> None:
 def test_owners_who_have_long_not_submitted_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner_limits, "_MANY_OWNERS", 3)
     clock = ManualClock()
-    limits = OwnerLimits(10, 1.0, clock)
+    buckets = OwnerBuckets(1.0, 4.0, clock)
     for name in ("ada", "bob"):
         for _ in range(4):
-            limits.count_submission(name)
+            assert buckets.take(name) == 0
     clock.advance(2.0)
-    limits.count_submission("eve")
+    assert buckets.take("eve") == 0
     clock.advance(2.0)
-    limits.count_submission("eve")
-    assert set(limits._buckets) == {"eve"}
+    assert buckets.take("eve") == 0
+    assert buckets.owners == {"eve"}
+
+
+def test_an_array_is_changed_at_once_and_then_one_job_every_two_seconds() -> None:
+    clock = ManualClock(1000.0)
+    limits = OwnerLimits(10, 1e4, clock)
+    for _ in range(MAX_SPECS):
+        limits.count_change("ada")
+    with pytest.raises(LimitExceededError, match=r"ada changes jobs too often: .* one in 2 s .* again in 2\.00 s"):
+        limits.count_change("ada")
+    limits.count_change("bob")
+    limits.count_submission("ada")
+    changed = 0
+    for _ in range(3600):
+        clock.advance(1.0)
+        with contextlib.suppress(LimitExceededError):
+            limits.count_change("ada")
+            changed += 1
+    assert changed == 1800, "so many rows of the journal in an hour"
+
+
+def test_a_change_counts_as_a_submission() -> None:
+    limits = OwnerLimits(10, 1.0, ManualClock(1000.0))
+    for _ in range(4):
+        limits.count_change("ada")
+    with pytest.raises(LimitExceededError, match="ada submits too often"):
+        limits.count_change("ada")
 
 
 def active(**counts: int) -> list[Job]:

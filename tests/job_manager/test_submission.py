@@ -34,6 +34,11 @@ def replicas(nodes: int, **changes: Any) -> dict[str, Any]:
     return {"nodes_per_replica": nodes, "min_nodes": 2, "max_nodes": 4, "backend": torchrun, **changes}
 
 
+def points_value(*pairs: tuple[float, float]) -> resources_pb2.JobValue:
+    found = [resources_pb2.ValuePoint(speedup=speedup, value=value) for speedup, value in pairs]
+    return resources_pb2.JobValue(points=resources_pb2.ValuePoints(points=found))
+
+
 def limits(**seconds: float) -> dict[str, Any]:
     return {"limits": resources_pb2.JobLimits(**seconds)}
 
@@ -81,14 +86,23 @@ def limits(**seconds: float) -> dict[str, Any]:
         ),
         (replicas(2, backend=0), "backend: expected torchrun or command, as nodes_per_replica says"),
         ({"slots_per_node": -1}, "slots_per_node: expected 1 to 1024"),
-        ({"scale_up_seconds": -1.0}, "scale_up_seconds: expected a finite number, at least 0, got -1.0"),
+        (
+            {"scale_up_seconds": -1.0},
+            "scale_up_seconds: expected a finite number, at least 0 and at most 2.592e+06, got -1.0",
+        ),
         ({"scale_down_seconds": float("nan")}, "scale_down_seconds: expected a finite number"),
-        ({"weight": -1.0}, "weight: expected a finite number above 0"),
+        *(
+            ({"weight": weight}, "weight: expected 0.000001 to 1000000 (0 means 1), got")
+            for weight in (-1.0, 5e-324, 9e-7, 1.1e6, 1.7e308, float("inf"), float("nan"))
+        ),
+        ({"value": points_value((1e-320, 1e6))}, "value.points[0].speedup: expected 0.001 to 1e+06, got 1e-320"),
         ({"target_samples": -1}, "target_samples: expected at least 0"),
         ({"max_restarts": -1}, "max_restarts: expected at least 0"),
         ({"curve": points((1, 1.0), (1, 2.0))}, "curve[1].nodes: expected above the point before (1), got 1"),
         ({"curve": points((2, 1.0), (1, 2.0))}, "curve[1].nodes: expected above the point before (2), got 1"),
         ({"curve": points((1, float("inf")))}, "curve[0].rate: expected a finite number"),
+        ({"curve": points((1, 1e200))}, "curve[0].rate: expected a finite number, at least 0 and at most 1e+15, got"),
+        ({"scale_up_seconds": 1e300}, "scale_up_seconds: expected a finite number, at least 0 and at most 2.592e+06"),
         ({"curve": points((-1, 1.0))}, "curve[0].nodes: expected at least 0"),
         ({"curve": points((0, 1.0))}, "curve[0].rate: expected 0"),
         ({"burst_buffer_gb": 1}, "burst_buffer_gb: expected 0, since no burst buffer is granted"),

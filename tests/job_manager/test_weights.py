@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,15 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
+from malletrain.common.job_limits import MAX_PHASE_SECONDS
+from malletrain.job_manager.machine.jobs import JobSpec
 from malletrain.job_manager.machine.state import ManagerPolicy
 from malletrain.job_manager.machine.stimuli import Cancelled, WeightSet
 from malletrain.job_manager.machine.transitions import JobReason
+from malletrain.job_manager.storage.store import decode, encode
+from malletrain.model.job_terms import MAX_WEIGHT, MIN_WEIGHT
+from malletrain.model.job_value import SpeedValue, ValueCurve, ValuePoint
+from malletrain.model.scaling import MAX_RATE, ScalingPoint
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.errors import NotFoundError
 from malletrain.v1 import job_manager_pb2 as pb
@@ -27,6 +35,11 @@ from tests.support.builders import job_spec
 from tests.support.channels import plain_channel
 
 ONE, TWO = "j000001", "j000002"
+
+
+def stored_spec(weight: float, point: tuple[float, float]) -> JobSpec:
+    """A spec that an earlier version took."""
+    return replace(job_spec(weight=weight), value=SpeedValue(ValueCurve(points=(ValuePoint(*point),))))
 
 
 def test_a_weight_is_changed_and_written_to_the_journal_once() -> None:
@@ -50,6 +63,30 @@ def test_where_several_owners_share_a_weight_counts_among_the_jobs_of_its_owner(
     machine(WeightSet(ONE, 3.0, "ada"))
     products = [job.spec.weight * job.share_weight for job in machine.state.jobs.values()]
     assert products == [1.5, 0.5, 1.0], "the mean of ada's is what it was"
+
+
+HOSTILE = {
+    "a product that is 0": [stored_spec(5e-324, (1.0, 0.0))],
+    "a least weight": [job_spec(weight=5e-324)],
+    "sums that are infinite": [job_spec(weight=1.7e308), job_spec(weight=1.6e308)],
+    "a most that is infinite": [stored_spec(1.0, (1e-320, 1e6))],
+    "both": [stored_spec(1.7e308, (1e-320, 1e6))],
+}
+
+
+@pytest.mark.parametrize("specs", HOSTILE.values(), ids=HOSTILE)
+def test_no_weight_that_is_stored_keeps_others_from_their_shares(specs: list[JobSpec]) -> None:
+    machine = MachineHarness(ManagerPolicy(fair_share_half_life_seconds=3600.0))
+    machine.submit(*specs, owner="eve")
+    machine.submit(job_spec(), owner="bob")
+    machine.submit(job_spec(), owner="ada")
+    for job in map(decode, map(encode, machine.state.jobs.values())):
+        assert MIN_WEIGHT <= job.spec.weight <= MAX_WEIGHT
+        assert 1e-16 < job.share_weight < 1e16
+        if job.owner == "eve":
+            assert job.spec.most_weight * job.share_weight <= len(specs) * (1 + 1e-9), "no more than an equal share"
+        else:
+            assert job.spec.weight * job.share_weight == 1.0
 
 
 def test_the_weight_of_a_job_that_has_ended_is_not_changed() -> None:
@@ -144,3 +181,27 @@ async def test_a_weight_survives_a_restart(tmp_path: Path) -> None:
         await update(callers["ada"], job_id, 7.0)
     async with served(tmp_path) as (_, callers):
         assert (await callers["ada"].job(job_id)).spec.weight == 7.0
+
+
+def test_stored_curves_and_stalls_that_would_fail_a_plan_are_read_within_bounds() -> None:
+    machine = MachineHarness()
+    machine.submit(job_spec(curve=(ScalingPoint(1, 5.0), ScalingPoint(2, 1e200)), scale_up_seconds=1e300))
+    spec = decode(encode(machine.job(ONE))).spec
+    assert [point.rate for point in spec.curve] == [5.0, MAX_RATE]
+    assert (spec.scale_up_seconds, spec.scale_down_seconds) == (MAX_PHASE_SECONDS, None)
+
+
+async def test_jobs_that_an_earlier_version_took_keep_nobody_from_submitting(tmp_path: Path) -> None:
+    async with served(tmp_path) as (_, callers):
+        job_id = await callers["ada"].submit()
+    with contextlib.closing(sqlite3.connect(tmp_path / "state" / "job_manager.sqlite")) as database, database:
+        ((body,),) = database.execute("SELECT body FROM jobs").fetchall()
+        stored = decode(body)
+        hostile = stored_spec(5e-324, (1.0, 0.0))
+        changed = replace(stored, spec=replace(stored.spec, weight=hostile.weight, value=hostile.value))
+        assert database.execute("UPDATE jobs SET body = ?", (encode(changed),)).rowcount == 1
+    async with served(tmp_path, fair_share_half_life_seconds=3600.0) as (_, callers):
+        other = await callers["bob"].job(await callers["bob"].submit())
+        assert (other.spec.weight, other.share_weight) == (1.0, 1.0)
+        job = await callers["bob"].job(job_id)
+        assert (job.spec.weight, job.share_weight) == (MIN_WEIGHT, pytest.approx(1e15))

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.model.job_value import LINEAR, LINEAR_VALUE, Deadline, SpeedValue, ValueCurve, ValuePoint, curve_at
+from malletrain.model.job_value import (
+    LINEAR,
+    LINEAR_VALUE,
+    MAX_MOST,
+    MIN_MOST,
+    Deadline,
+    SpeedValue,
+    ValueCurve,
+    ValuePoint,
+    curve_at,
+)
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.job_values import parse_value, value_text
 
@@ -36,6 +46,7 @@ def test_texts(text: str, value: SpeedValue) -> None:
         *("quadratic", "diminishing", "diminishing=0", "diminishing=1.5", "diminishing=nan", "points=", "points=1"),
         *("points=2:1,1:2", "points=0:1", "points=1:-1", "points=1:inf", "deadline=", "deadline=3600", "deadline=-1h"),
         *("deadline=1h:0.5", "deadline=1h:1000", "deadline=0s", "__import__('os')", "diminishing=__import__('os')"),
+        *("points=1e-320:1000000", "points=0.0009:1", "points=1:1,1.1e6:2"),
         "points=" + ",".join(f"{n}:1" for n in range(1, 40)),
     ],
 )
@@ -65,3 +76,6 @@ def test_the_most_that_a_sample_counts_for() -> None:
     assert parse_value("linear").most == parse_value("diminishing=0.3").most == 1.0
     assert parse_value("deadline=1h:7").most == 7.0
     assert parse_value("points=1:0.5,2:5,4:6").most == 2.5
+    assert parse_value("points=0.001:1000000").most == MAX_MOST
+    assert ValueCurve(points=(ValuePoint(1e-320, 1e6),)).most == MAX_MOST, "stored before there was a least speedup"
+    assert parse_value("points=1:0").most == MIN_MOST

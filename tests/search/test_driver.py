@@ -13,7 +13,9 @@ from malletrain.caller.job_request import JobRequest
 from malletrain.caller.searching.decisions import SearchPlan, TrialJob
 from malletrain.caller.searching.driver import SearchDriver, SearchFailedError, SearchListeners, SearchSetup
 from malletrain.caller.searching.space import parse_space
+from malletrain.caller.searching.start import SearchRequest, run_search
 from malletrain.caller.searching.studies import distributions_of, open_study, pruner_of, sampler_of
+from malletrain.caller.stubs import ServiceStubs
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import InvalidInputError, LimitExceededError, UnavailableError
 from tests.search.jobs import MadeUpJobs
@@ -25,6 +27,17 @@ TRIALS = 5
 
 class CrashError(BaseException):
     """A kill."""
+
+
+class NoCalls:
+    """Nothing is asked of a service."""
+
+    @property
+    def stubs(self) -> ServiceStubs:
+        raise AssertionError("stubs")
+
+    def call(self, method: Callable[..., Any], request: Any) -> Any:
+        raise AssertionError(method, request)
 
 
 def a_study(storage: Any, pruner: str = "none") -> tuple[Any, str]:
@@ -43,11 +56,14 @@ def a_driver(
     cancel_on_exit: bool = False,
     favour: float = 1.0,
     at_once: int = 2,
+    weight: float = 1.0,
     pause: Callable[[float], None] = lambda _: None,
 ) -> tuple[SearchDriver, Any]:
     study, study_id = a_study(storage, pruner)
     setup = SearchSetup(
-        request=JobRequest(command=["train", "--x", "{x}"], name="s", backend="command", env={"Y": "{y}"}),
+        request=JobRequest(
+            command=["train", "--x", "{x}"], name="s", backend="command", env={"Y": "{y}"}, weight=weight
+        ),
         distributions=distributions_of(parse_space({"x": (-1.0, 1.0), "y": ["a", "b"]})),
         plan=SearchPlan("loss", trials=TRIALS, at_once=at_once),
         study_id=study_id,
@@ -263,6 +279,47 @@ def test_the_weight_of_promising_trials_grows_once() -> None:
     driver.run()
     assert jobs.weighed == [("j000001", 4.0), ("j000002", 2.0)], "the smallest loss is the best of five"
     assert all(trial.state.name == "COMPLETE" for trial in study.trials)
+
+
+def test_weights_that_are_refused_hold_up_no_trial() -> None:
+    jobs = MadeUpJobs(looks_until_end=4, values=lambda number: {1: float(number)})
+    said: list[str] = []
+
+    def refused(job_id: str, weight: float) -> None:
+        raise LimitExceededError(f"{job_id}: not {weight}")
+
+    jobs.set_weight = refused  # type: ignore[method-assign]
+    driver, study = a_driver(
+        optuna.storages.InMemoryStorage(), jobs, favour=4.0, at_once=4, listeners=SearchListeners(say=said.append)
+    )
+    driver.run()
+    assert said[0] == "waiting: j000001: not 4.0"
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * TRIALS
+
+
+def test_a_weight_of_zero_counts_as_one() -> None:
+    jobs = MadeUpJobs(looks_until_end=4, values=lambda number: {1: float(number)})
+    driver, _ = a_driver(optuna.storages.InMemoryStorage(), jobs, favour=4.0, at_once=TRIALS, weight=0.0)
+    driver.run()
+    assert jobs.weighed == [("j000001", 4.0), ("j000002", 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("weight", "favour", "words"),
+    [
+        (1e5, 16, "favour: expected at most 10: its trials have the weight 100000, and 1000000 is the most, got 16"),
+        (1e-7, 1, "weight: expected 0.000001 to 1000000, got 1e-07"),
+        (2e6, 1, "weight: expected 0.000001 to 1000000, got 2000000.0"),
+    ],
+)
+def test_weights_that_trials_could_not_have_are_refused_before_there_is_one(
+    weight: float, favour: float, words: str
+) -> None:
+    job = JobRequest(command=["train", "{x}"], name="s", backend="command", weight=weight)
+    asked = SearchRequest(job=job, space={"x": (0.0, 1.0)}, metric="loss", favour=favour, storage=object())
+    with pytest.raises(InvalidInputError) as caught:
+        run_search(asked, NoCalls(), SearchListeners())
+    assert str(caught.value) == words
 
 
 def test_without_a_favour_no_weight_is_touched() -> None:

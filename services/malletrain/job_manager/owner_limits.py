@@ -10,9 +10,52 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import LimitExceededError
 
 _BURST_SECONDS = 4.0
+CHANGES_PER_SECOND, MAX_CHANGES_AT_ONCE = 0.5, 1000
+"""Changes of jobs by one caller: for long, and at once, as many as an array may have jobs.
+
+Each adds a row to the journal, and rows of a job are kept for as long as it has not ended.
+"""
 _MANY_OWNERS = 1024
 _MAX_WAITING = 1000
 """Jobs of an owner that wait for others, as many as a submission may have."""
+
+
+class OwnerBuckets:
+    """A token bucket for each owner. Full ones are forgotten: they are like those of owners who are not known."""
+
+    def __init__(self, per_second: float, capacity: float, clock: Clock) -> None:
+        """All are full.
+
+        Args:
+            per_second: Tokens that come back each second, above 0.
+            capacity: Most tokens of an owner, at least 1.
+            clock: Source of time.
+        """
+        self._per_second, self._capacity, self._clock = per_second, capacity, clock
+        self._buckets: dict[str, TokenBucket] = {}
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """Owners whose buckets are kept."""
+        return frozenset(self._buckets)
+
+    def take(self, owner: str, count: int = 1) -> float:
+        """Take tokens; returns 0, or after how many seconds there are enough: then none was taken.
+
+        Args:
+            owner: Whose tokens.
+            count: How many, at least 1.
+        """
+        now = self._clock.monotonic()
+        if len(self._buckets) >= _MANY_OWNERS:
+            self._buckets = {owner: bucket for owner, bucket in self._buckets.items() if not bucket.at(now).is_full}
+        known = self._buckets.get(owner)
+        bucket = known.at(now) if known else TokenBucket.full(self._per_second, self._capacity, now)
+        taken = bucket.take(count)
+        if taken is None:
+            return bucket.wait_seconds(count)
+        self._buckets[owner] = taken
+        return 0.0
 
 
 class OwnerLimits:
@@ -29,9 +72,10 @@ class OwnerLimits:
         """
         self._max_jobs = max_jobs
         self._per_second = submissions_per_second
-        self._capacity = max(1.0, _BURST_SECONDS * submissions_per_second)
-        self._clock = clock
-        self._buckets: dict[str, TokenBucket] = {}
+        self._submissions = OwnerBuckets(
+            submissions_per_second, max(1.0, _BURST_SECONDS * submissions_per_second), clock
+        )
+        self._changes = OwnerBuckets(CHANGES_PER_SECOND, MAX_CHANGES_AT_ONCE, clock)
 
     def count_submission(self, owner: str, jobs: int = 1) -> None:
         """Count a call of SubmitJobs.
@@ -43,19 +87,29 @@ class OwnerLimits:
         Raises:
             LimitExceededError: the owner submits too many; this one is not counted.
         """
-        count = max(1, jobs)
-        now = self._clock.monotonic()
-        if len(self._buckets) >= _MANY_OWNERS:
-            self._forget_full(now)
-        known = self._buckets.get(owner)
-        bucket = known.at(now) if known else TokenBucket.full(self._per_second, self._capacity, now)
-        taken = bucket.take(count)
-        if taken is None:
+        wait = self._submissions.take(owner, max(1, jobs))
+        if wait:
             raise LimitExceededError(
                 f"{owner} submits too often: at most {self._per_second:g} jobs a second "
-                f"(job_manager.max_submissions_per_second); try again in {bucket.wait_seconds(count):.2f} s"
+                f"(job_manager.max_submissions_per_second); try again in {wait:.2f} s"
             )
-        self._buckets[owner] = taken
+
+    def count_change(self, caller: str) -> None:
+        """Count a call that changes a job. It counts as a submission, too: each may lead to a plan.
+
+        Args:
+            caller: Who makes it.
+
+        Raises:
+            LimitExceededError: the caller makes too many; this one changes nothing.
+        """
+        self.count_submission(caller)
+        wait = self._changes.take(caller)
+        if wait:
+            raise LimitExceededError(
+                f"{caller} changes jobs too often: at most {MAX_CHANGES_AT_ONCE} at once, and one in "
+                f"{1 / CHANGES_PER_SECOND:g} s for long; try again in {wait:.2f} s"
+            )
 
     def check_jobs(self, owner: str, active: Iterable[Job], added: int) -> None:
         """Refuse jobs that would be too many.
@@ -92,7 +146,3 @@ class OwnerLimits:
                 f"{owner} has {present} jobs that wait for others and submits {added} more: at most {_MAX_WAITING}; "
                 "none was submitted"
             )
-
-    def _forget_full(self, now: float) -> None:
-        """A full bucket is that of an owner who has never submitted."""
-        self._buckets = {owner: bucket for owner, bucket in self._buckets.items() if not bucket.at(now).is_full}

@@ -423,7 +423,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Change the weight of a job."""
         del context
         caller = current_caller()
-        self._limits.count_submission(caller.user, 1)  # each may lead to a plan
+        self._limits.count_change(caller.user)
         job = await self._find_job(request.job_id)
         require_owner(caller, job.owner, job.id, "change it")
         weight = submission.check_weight(request)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from malletrain.common.environment import FEED, OF_USERS, PREFIX, TRACKERS
+from malletrain.common.job_limits import MAX_PHASE_SECONDS
 from malletrain.common.python_command import parse_python_command
 from malletrain.common.tracker_runs import parse_trackers
 from malletrain.fleet.problem import FleetPlanner
@@ -26,9 +27,10 @@ from malletrain.job_manager.machine.jobs import (
     LauncherBackend,
 )
 from malletrain.job_manager.projects import NO_PROJECTS, OwnerProjects
+from malletrain.model.job_terms import MAX_WEIGHT, MIN_WEIGHT
 from malletrain.model.job_value import LINEAR_VALUE, SpeedValue
 from malletrain.model.node_needs import NeedError, NodeNeeds, check_needs, in_words
-from malletrain.model.scaling import ScalingPoint
+from malletrain.model.scaling import MAX_RATE, ScalingPoint
 from malletrain.model.topology import TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import check_paces, check_planner, is_feed, spec_from_proto
@@ -61,8 +63,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 MAX_MEMBERS = 1000
-MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
-"""Of a weight that is changed. Beyond them a sum over jobs would lose what others are worth."""
+_WEIGHTS = f"{MIN_WEIGHT:f} to {MAX_WEIGHT:.0f}"
 
 
 def check_specs(
@@ -104,7 +105,7 @@ def check_weight(request: job_manager_pb2.UpdateJobRequest) -> float:
     if not request.HasField("weight"):
         raise InvalidInputError("weight", "what is to be changed")
     if not MIN_WEIGHT <= request.weight <= MAX_WEIGHT:  # neither is NaN
-        raise InvalidInputError("weight", f"{MIN_WEIGHT:g} to {MAX_WEIGHT:g}", request.weight)
+        raise InvalidInputError("weight", _WEIGHTS, request.weight)
     return request.weight
 
 
@@ -275,8 +276,9 @@ def _check_figures(at: str, spec: resources_pb2.JobSpec) -> None:
     if not 0 <= spec.slots_per_node <= 1024:
         raise InvalidInputError(f"{at}.slots_per_node", "1 to 1024 (0: one for each GPU)", spec.slots_per_node)
     for name in ("scale_up_seconds", "scale_down_seconds"):
-        _check_finite(f"{at}.{name}", getattr(spec, name))
-    _check_finite(f"{at}.weight", spec.weight, "a finite number above 0 (0 means 1)")
+        _check_amount(f"{at}.{name}", getattr(spec, name), MAX_PHASE_SECONDS)
+    if spec.weight and not MIN_WEIGHT <= spec.weight <= MAX_WEIGHT:  # NaN is true, and in no bounds
+        raise InvalidInputError(f"{at}.weight", f"{_WEIGHTS} (0 means 1)", spec.weight)
     if spec.target_samples < 0:
         raise InvalidInputError(f"{at}.target_samples", "at least 0", spec.target_samples)
     if spec.max_restarts < 0:
@@ -289,9 +291,9 @@ def _check_burst_buffer(at: str, asked_gb: int, quota_gb: int) -> None:
         raise InvalidInputError(f"{at}.burst_buffer_gb", f"{granted} (job_manager.burst_buffer_gb)", asked_gb)
 
 
-def _check_finite(field: str, value: float, expected: str = "a finite number, at least 0") -> None:
-    if not math.isfinite(value) or value < 0:
-        raise InvalidInputError(field, expected, value)
+def _check_amount(field: str, value: float, most: float) -> None:
+    if not 0 <= value <= most:
+        raise InvalidInputError(field, f"a finite number, at least 0 and at most {most:g}", value)
 
 
 def _check_few(field: str, entries: int) -> None:
@@ -308,7 +310,7 @@ def _check_curve(at: str, curve: Sequence[resources_pb2.ScalingPoint]) -> tuple[
             raise InvalidInputError(f"{field}.nodes", "at least 0", point.nodes)
         if point.nodes <= before:
             raise InvalidInputError(f"{field}.nodes", f"above the point before ({before})", point.nodes)
-        _check_finite(f"{field}.rate", point.rate)
+        _check_amount(f"{field}.rate", point.rate, MAX_RATE)
         if point.nodes == 0 and point.rate != 0:
             raise InvalidInputError(f"{field}.rate", "0, as at 0 nodes by definition", point.rate)
         before = point.nodes

@@ -9,6 +9,14 @@ from typing import Any
 from malletrain.model.scaling import permitted_scales
 from malletrain.model.topology import TopologyPreference
 
+MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
+"""Of a priority weight. Beyond them a sum over jobs would lose what others are worth."""
+
+
+def bounded_weight(weight: float) -> float:
+    """The nearest weight that is in bounds, for jobs that were stored before there were any."""
+    return min(MAX_WEIGHT, max(MIN_WEIGHT, weight))
+
 
 @dataclass(frozen=True)
 class JobTerms:
@@ -21,7 +29,7 @@ class JobTerms:
         min_nodes: Smallest scale in nodes; of a member of a fleet in GPUs.
         max_nodes: Largest scale.
         permitted_nodes: The only permitted scales, ascending; empty: every scale in the bounds.
-        weight: Priority weight.
+        weight: Priority weight, MIN_WEIGHT to MAX_WEIGHT.
         topology: Whether it matters how near its nodes are to each other.
         topology_level: The level of the group that all its nodes must be in, as `topology.group_of` takes it.
     """

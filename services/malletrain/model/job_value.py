@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_POINTS = 32
-MAX_SPEEDUP = 1e6
+MIN_SPEEDUP, MAX_SPEEDUP = 1e-3, 1e6
 MAX_VALUE = 1e6
+MIN_MOST, MAX_MOST = 1e-9, MAX_VALUE / MIN_SPEEDUP
+"""Of what a sample can count for. Owners' weights are divided by it: it must be neither 0 nor infinite."""
 MAX_URGENCY = 100.0
 DEFAULT_URGENCY = 4.0
 MAX_SECONDS = 1e11
@@ -53,9 +55,12 @@ class ValueCurve:
 
     @property
     def most(self) -> float:
-        """The most that a sample can count for, at speeds that are at least those on one node."""
+        """The most that a sample can count for, at speeds that are at least those on one node.
+
+        MIN_MOST to MAX_MOST, also for curves that were stored before speedups had a least value.
+        """
         if self.points:
-            return max(1e-9, *(point.value / point.speedup for point in self.points))
+            return min(MAX_MOST, max(MIN_MOST, *(point.value / point.speedup for point in self.points)))
         return self.urgency if self.needed_rate else 1.0
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+MAX_RATE = 1e15
+"""Of a declared curve, in samples/s: no plan fails by products of it with weights and seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScalingPoint:

@@ -14,6 +14,7 @@ from malletrain.model.job_value import (
     MAX_SPEEDUP,
     MAX_URGENCY,
     MAX_VALUE,
+    MIN_SPEEDUP,
     Deadline,
     SpeedValue,
     ValueCurve,
@@ -27,7 +28,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def check_curve(at: str, curve: ValueCurve) -> None:
-    """Check a value curve.
+    """Check a value curve of a problem. Those of jobs have a least speedup, too: `check_value`.
 
     Raises:
         InvalidInputError: it is not valid; the error names the field below `at`.
@@ -62,6 +63,10 @@ def check_value(at: str, value: SpeedValue, target_samples: float) -> None:
         InvalidInputError: it is not valid; the error names the field below `at`.
     """
     check_curve(at, value.curve)
+    # Speedups ascend. Problems are not checked for it: jobs that were stored earlier may have smaller ones.
+    if value.curve.points and value.curve.points[0].speedup < MIN_SPEEDUP:
+        expected = f"{MIN_SPEEDUP:g} to {MAX_SPEEDUP:g}"
+        raise InvalidInputError(f"{at}.points[0].speedup", expected, value.curve.points[0].speedup)
     if value.deadline is None:
         return
     if not 0 < value.deadline.seconds <= MAX_SECONDS:

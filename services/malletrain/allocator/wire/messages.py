@@ -253,7 +253,7 @@ def job_from_proto(job: resources_pb2.Job) -> CachedJob:
             id=job.id,
             current_nodes=tuple(promised),
             owner=job.owner,
-            share_weight=job.share_weight or 1.0,
+            share_weight=job.share_weight or 1.0,  # 0: absent, since JobManager computes none (JobSpec.most_weight)
             member=member,
             needs=needs_from_proto(job.spec.needs),
             value=_value(job),

@@ -174,12 +174,12 @@ class SearchDriver:
         for job_id in steps.cancel:
             self._jobs.cancel(job_id)
         self._check_failures(steps.tell)
-        if self._setup.favour > 1:
-            self._weigh(trials, jobs)
         for number in steps.submit:
             self._submit(running_trial(self._study, number))
         for _ in range(steps.ask):
             self._submit(self._study.ask())
+        if self._setup.favour > 1:  # at the end: where too many weights were changed, nothing else waits
+            self._weigh(trials, jobs)
         return steps.is_over
 
     def _look(self, trials: Iterable[TrialView]) -> dict[str, TrialJob | None]:
@@ -214,7 +214,8 @@ class SearchDriver:
             if (job := jobs.get(trial.job_id)) is not None and not job.state.final
         }
         logged = {trial.number: trial.intermediate_values for trial in self._study.get_trials(deepcopy=False)}
-        maximize, base = self._study.direction.name == "MAXIMIZE", self._setup.request.weight
+        maximize = self._study.direction.name == "MAXIMIZE"
+        base = self._setup.request.weight or 1.0  # as at a submission
         wanted = promising_weights(logged, running, maximize=maximize, base=base, favour=self._setup.favour)
         for number, weight in wanted.items():
             job_id, job = running[number]

@@ -25,6 +25,7 @@ from malletrain.caller.searching.studies import (
     pruner_of,
     sampler_of,
 )
+from malletrain.model.job_terms import MAX_WEIGHT, MIN_WEIGHT
 from malletrain.runtime.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def _checked(asked: SearchRequest) -> _Checked:
         direction=checked_direction(asked.direction),
         seed=None if asked.seed is None else _whole("seed", asked.seed, 0, 2**32 - 1),
         failures=_whole("failures", asked.failures, 0, MAX_TRIALS),
-        favour=_favour(asked.favour),
+        favour=_favour(asked.favour, asked.job.weight),
     )
 
 
@@ -161,9 +162,18 @@ def _whole(field: str, value: Any, least: int, most: int) -> int:
     return value
 
 
-def _favour(value: Any) -> float:
+def _favour(value: Any, weight: float) -> float:
+    """The favour, which must be possible with the weight that trials are submitted with."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MAX_FAVOUR:
         raise InvalidInputError("favour", f"a number from 1 to {MAX_FAVOUR:g}", value)
+    base = weight or 1.0  # as at a submission
+    if not MIN_WEIGHT <= base <= MAX_WEIGHT:
+        raise InvalidInputError("weight", f"{MIN_WEIGHT:f} to {MAX_WEIGHT:.0f}", weight)
+    if base * value > MAX_WEIGHT:
+        expected = (
+            f"at most {MAX_WEIGHT / base:g}: its trials have the weight {base:g}, and {MAX_WEIGHT:.0f} is the most"
+        )
+        raise InvalidInputError("favour", expected, value)
     return float(value)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
+import grpc
 import typer
 
 from malletrain.cli.jobs.completion import complete_job
@@ -13,7 +15,12 @@ from malletrain.cli.jobs.job_output import job_dict
 from malletrain.cli.jobs.naming import unfinished_job_of
 from malletrain.cli.shared.output import JsonOption, print_json
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
-from malletrain.v1 import job_manager_pb2
+from malletrain.common.backoff import Backoff
+from malletrain.v1 import job_manager_pb2, resources_pb2
+
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 2.0
+_MAX_ATTEMPTS = 32
+"""For one job: about a minute."""
 
 
 def set(  # the verb's name
@@ -38,9 +45,46 @@ def set(  # the verb's name
             )
         ]
         requests = [job_manager_pb2.UpdateJobRequest(job_id=job_id, weight=weight) for job_id in meant]
-        changed = [stubs.job_manager.UpdateJob(request, timeout=DEADLINE_SECONDS).job for request in requests]
+        changed = []
+        for job in updated(stubs.job_manager.UpdateJob, requests, lambda text: typer.echo(text, err=True)):
+            changed.append(job)
+            if not as_json:
+                typer.echo(f"{job.id} weight {job.spec.weight:g}")
     if as_json:
         print_json([job_dict(job) for job in changed])
-        return
-    for job in changed:
-        typer.echo(f"{job.id} weight {job.spec.weight:g}")
+
+
+def updated(
+    update: Callable[..., job_manager_pb2.UpdateJobResponse],
+    requests: Iterable[job_manager_pb2.UpdateJobRequest],
+    told: Callable[[str], None],
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[resources_pb2.Job]:
+    """The jobs after their changes, one after the other. Where they are too many at once, it waits and goes on.
+
+    Args:
+        update: The method of the stub.
+        requests: The changes.
+        told: Told once why it waits.
+        pause: Waits for so many seconds.
+
+    Raises:
+        grpc.RpcError: a call fails for another reason, or one is refused for about a minute.
+    """
+    backoff, waited = Backoff(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS), False
+    for request in requests:
+        attempts = 0
+        while True:
+            try:
+                job = update(request, timeout=DEADLINE_SECONDS).job
+                break
+            except grpc.RpcError as error:
+                attempts += 1
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or attempts >= _MAX_ATTEMPTS:
+                    raise
+                if not waited:
+                    told(f"waiting, and going on then: {error.details()}")
+                waited = True
+            pause(backoff.fail())
+        backoff.succeed()
+        yield job

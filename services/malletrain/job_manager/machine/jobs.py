@@ -11,7 +11,7 @@ from malletrain.common.job_limits import DEFAULT_LIMITS, JobLimits
 from malletrain.fleet.spec import FleetSpec
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.job_state import JobState
-from malletrain.model.job_terms import JobTerms
+from malletrain.model.job_terms import JobTerms, bounded_weight
 from malletrain.model.job_value import LINEAR_VALUE, SpeedValue
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
 from malletrain.model.scaling import ScaleCommand, ScalingPoint
@@ -108,8 +108,8 @@ class JobSpec(JobTerms):
 
     @property
     def most_weight(self) -> float:
-        """The most that one of its samples can count for."""
-        return self.weight * self.value.most
+        """The most that one of its samples can count for: above 0 and finite, so that means of it can divide."""
+        return bounded_weight(self.weight) * self.value.most
 
     def slots_on(self, gpus: Iterable[int]) -> int:
         """Worker processes per node: what was submitted; otherwise the smallest number of GPUs of a node, at least 1.

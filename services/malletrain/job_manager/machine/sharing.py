@@ -70,7 +70,8 @@ def _mean(weights: Mapping[float, int]) -> float:
     """Mean of the weights that the admitted jobs of an owner were submitted with, from the number of jobs of each.
 
     Divided by it, they count among the jobs of their owner, and nobody gets more by asking for large ones. A value
-    curve counts with the most that it makes of a sample.
+    curve counts with the most that it makes of a sample, a deadline with its urgency, also once it has passed.
+    `JobSpec.most_weight` is 1e-15 to 1e15, so that the mean and what it divides are finite and above 0.
     """
     return fsum(weight * count for weight, count in weights.items()) / sum(weights.values())
 

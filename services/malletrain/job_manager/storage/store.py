@@ -27,8 +27,9 @@ from sqlalchemy import (
     update,
 )
 
+from malletrain.common.job_limits import MAX_PHASE_SECONDS
 from malletrain.job_manager.machine.fair_share import OwnerUse
-from malletrain.job_manager.machine.jobs import Job, job_id, job_number
+from malletrain.job_manager.machine.jobs import Job, JobSpec, job_id, job_number
 from malletrain.job_manager.machine.state import JobEvent, ManagerState
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.job_manager.storage.change import Change, Submission
@@ -41,6 +42,8 @@ from malletrain.job_manager.storage.usage_store import (
     write_usage,
 )
 from malletrain.model.job_state import JobState
+from malletrain.model.job_terms import bounded_weight
+from malletrain.model.scaling import MAX_RATE
 from malletrain.runtime.database.errors import CommitUnknownError, DatabaseTakenError, DatabaseUnavailableError
 from malletrain.runtime.errors import MalleTrainError
 from malletrain.runtime.kernel.documents import from_document, to_document
@@ -117,6 +120,8 @@ def encode(job: Job) -> str:
 def decode(body: str) -> Job:
     """A job from JSON that this version, an earlier or a later one wrote. Fields of a later one are left out.
 
+    A weight, rate or duration out of bounds becomes the nearest that is in bounds.
+
     Raises:
         UnknownJobError: a later version has given a field a value that this one does not know.
     """
@@ -124,13 +129,30 @@ def decode(body: str) -> Job:
     if "strikes" in fields:  # the name in version 0.1.0
         fields["counted_failures"] = fields.pop("strikes")
     try:
-        return from_document(Job, fields, ignore_unknown=True)
+        job = from_document(Job, fields, ignore_unknown=True)
     except ValueError as error:
         raise UnknownJobError(
             f"job {job_id(fields['number'])} is stored with a value that this version of MalleTrain does not know "
             f"({error}): use the version that wrote it or a later one, or restore a backup that was made before "
             "(malletrain restore)"
         ) from error
+    spec = _bounded(job.spec)
+    return job if spec == job.spec else replace(job, spec=spec)
+
+
+def _bounded(spec: JobSpec) -> JobSpec:
+    """A spec with figures in bounds. Earlier versions took any finite ones from a submission."""
+
+    def seconds(found: float | None) -> float | None:
+        return None if found is None else min(found, MAX_PHASE_SECONDS)
+
+    return replace(
+        spec,
+        weight=bounded_weight(spec.weight),
+        curve=tuple(replace(point, rate=min(point.rate, MAX_RATE)) for point in spec.curve),
+        scale_up_seconds=seconds(spec.scale_up_seconds),
+        scale_down_seconds=seconds(spec.scale_down_seconds),
+    )
 
 
 class JobStore:
