@@ -56,6 +56,44 @@ def assigned(held: dict[str, list[int]], job: str, wanted: int, living: set[str]
     return kept
 
 
+class UnknownNumbersError(Exception):
+    """Which numbers the jobs of the host have is not known, so that none can be given."""
+
+
+def read(path: str, others: set[str]) -> dict[str, list[int] | None]:
+    """Who has which numbers; None: some that are not known, of each other job there where the file can't be read.
+
+    Args:
+        path: The file.
+        others: Identifiers of the other jobs on the host.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            held = json.load(file)
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        held = None
+    if not isinstance(held, dict) or not all(_is_held(numbers) for numbers in held.values()):
+        return dict.fromkeys(others)
+    return held
+
+
+def _is_held(numbers: object) -> bool:
+    return numbers is None or (isinstance(numbers, list) and all(type(number) is int for number in numbers))
+
+
+def write(path: str, held: dict[str, list[int] | None]) -> None:
+    """Write the file whole or not at all: a host may go down at any time."""
+    new = path + ".new"
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(held, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)  # noqa: PTH105
+
+
 def change(folder: str, job: str, wanted: int | None) -> list[int]:
     """Give a job its numbers, or, with None, take them back; returns those that it has.
 
@@ -63,22 +101,32 @@ def change(folder: str, job: str, wanted: int | None) -> list[int]:
         folder: `mom_priv` of the host.
         job: Identifier of the job.
         wanted: How many GPUs it was given.
+
+    Raises:
+        UnknownNumbersError: It was given some, and the file could not be read; once all jobs have ended that were there
+            then, numbers are given again.
     """
-    descriptor = os.open(os.path.join(folder, "gpu_numbers"), os.O_RDWR | os.O_CREAT, 0o600)  # noqa: PTH118
-    with os.fdopen(descriptor, "r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        text = file.read()
-        held: dict[str, list[int]] = json.loads(text) if text else {}
+    path = os.path.join(folder, "gpu_numbers")  # noqa: PTH118
+    # The lock is on a file of its own, since the other one is replaced.
+    descriptor = os.open(path + ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    with os.fdopen(descriptor, "r+"):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         jobs = os.path.join(folder, "jobs")  # noqa: PTH118
         living = {name[: -len(".JB")] for name in os.listdir(jobs) if name.endswith(".JB")}  # noqa: PTH208
+        held = read(path, living - {job})
+        unknown = sorted(name for name, numbers in held.items() if numbers is None and name in living)
+        known = {name: numbers for name, numbers in held.items() if numbers is not None}
         if wanted is None:
-            held.pop(job, None)
-        else:
-            held = assigned(held, job, wanted, living)
-        file.seek(0)
-        file.truncate()
-        file.write(json.dumps(held))
-    return held.get(job, [])
+            known.pop(job, None)
+        elif not unknown or not wanted:
+            known = assigned(known, job, wanted, living)
+        write(path, {**known, **{name: None for name in unknown if wanted is not None or name != job}})
+    if wanted and unknown:
+        raise UnknownNumbersError(
+            f"{path} could not be read: which GPUs {', '.join(unknown)} of this host have is not known, and no job is "
+            "given any until they have ended"
+        )
+    return known.get(job, [])
 
 
 def _run(pbs: Any) -> None:
@@ -89,7 +137,12 @@ def _run(pbs: Any) -> None:
     if event.type == pbs.EXECJOB_END:
         change(folder, job.id, None)
         return
-    numbers = change(folder, job.id, wanted_gpus(str(job.exec_vnode), {str(name) for name in event.vnode_list}))
+    wanted = wanted_gpus(str(job.exec_vnode), {str(name) for name in event.vnode_list})
+    try:
+        numbers = change(folder, job.id, wanted)
+    except UnknownNumbersError as error:
+        event.reject(str(error))
+        return
     event.env[_VARIABLE] = "\\,".join(map(str, numbers))  # PBS reads commas as ends of variables
 
 

@@ -5,10 +5,21 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
+import grpc
 import pytest
 
-from malletrain.cli.jobs.mirroring import SiteJobEnded, SiteSignals, SlurmComment, comment_of, run_command, site_job
+from malletrain.cli.jobs.mirroring import (
+    SiteJobEnded,
+    SiteSignals,
+    SlurmComment,
+    comment_of,
+    mirror_until_ended,
+    run_command,
+    site_job,
+)
 from malletrain.v1 import resources_pb2
 from tests.support.builders import job_message
 
@@ -67,3 +78,41 @@ def test_a_signal_before_the_answer_ends_what_comes_of_it_and_others_are_ignored
         with pytest.raises(SiteJobEnded, match="SIGINT"):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+class RefusedError(grpc.RpcError):  # type: ignore[misc]  # gRPC is not checked
+    """A call that failed for a reason."""
+
+    def __init__(self, code: grpc.StatusCode) -> None:
+        self._code = code
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return f"because of {self._code.name}"
+
+
+def test_jobs_that_cannot_be_cancelled_leave_none_of_the_others_running(capsys: pytest.CaptureFixture[str]) -> None:
+    codes = {"j000001": [grpc.StatusCode.PERMISSION_DENIED], "j000003": [grpc.StatusCode.INTERNAL]}
+    codes["j000004"] = [grpc.StatusCode.UNAVAILABLE]
+    asked, slept = list[str](), list[float]()
+
+    def cancel(request: Any, timeout: float) -> None:
+        assert timeout > 0
+        asked.append(request.job_id)
+        if left := codes.get(request.job_id):
+            raise RefusedError(left.pop())
+
+    stubs = cast(Any, SimpleNamespace(job_manager=SimpleNamespace(CancelJob=cancel)))
+    jobs = [job_message(f"j00000{number}", "n1") for number in range(1, 6)]
+    with SiteSignals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(RefusedError) as raised:
+            mirror_until_ended(stubs, jobs, SlurmComment("", Commands().run), signals, slept.append)
+    assert raised.value.code() is grpc.StatusCode.PERMISSION_DENIED, "the first"
+    assert asked == ["j000001", "j000002", "j000003", "j000004", "j000004", "j000005"]
+    assert len(slept) == 1
+    said = capsys.readouterr().err
+    assert "j000001 is not cancelled: because of PERMISSION_DENIED" in said
+    assert "j000003 is not cancelled: because of INTERNAL" in said

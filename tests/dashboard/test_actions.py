@@ -45,6 +45,8 @@ def test_an_action_is_opened_and_then_confirmed() -> None:
     shown = actions_html(job_actions("ada", "user", JOB))
     assert shown.startswith('<details class="action"><summary>Cancel this job …</summary>')
     assert '<input type="hidden" name="job" value="j000001">' in shown
+    assert shown.count('name="token" type="password"') == 1
+    assert 'autocomplete="off" required' in shown
     assert "<b>" not in shown
     assert "&lt;b&gt;" in shown
     assert actions_html(()) == ""

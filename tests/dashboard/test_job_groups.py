@@ -9,7 +9,7 @@ from malletrain.dashboard.figures.comparison import Course, course_lines
 from malletrain.dashboard.pages.compare_page import usual_metric
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.observer.facts import JobFact
-from malletrain.observer.job_groups import belongs, groups_of
+from malletrain.observer.job_groups import JobGroup, belongs, groups_of
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,22 @@ def test_groups_of_several_jobs_the_newest_first() -> None:
         *(JobFact(f"j00000{number}") for number in (7, 8)),
         JobFact("j000010", name="alone"),
     ]
-    assert groups_of(jobs) == [("study", "study", 3), ("again", "again", 2), ("a000001", "sweep", 2)]
+    assert groups_of(jobs, "ada") == [
+        JobGroup("study", "study", "", 3),
+        JobGroup("again", "again", "", 2),
+        JobGroup("a000001", "sweep", "", 2),
+    ]
+
+
+def test_jobs_of_different_owners_are_no_group_and_those_of_the_viewer_come_first() -> None:
+    jobs = [
+        *(JobFact(f"j00000{number}", name="resnet", owner="ada") for number in (1, 2)),
+        *(JobFact(f"j00000{number}", name="resnet", owner="eve") for number in (3, 4, 5)),
+        JobFact("j000006", name="resnet", owner="bob"),
+    ]
+    of_ada, of_eve = JobGroup("resnet", "resnet", "ada", 2), JobGroup("resnet", "resnet", "eve", 3)
+    assert groups_of(jobs, "ada") == [of_ada, of_eve]
+    assert groups_of(jobs, "bob") == [of_eve, of_ada]
 
 
 def test_lines_of_one_colour_are_drawn_differently() -> None:
@@ -56,9 +71,9 @@ def test_what_jobs_are_compared_by() -> None:
 
 
 def test_a_group_is_chosen_by_the_address() -> None:
-    found = Selection.of({"group": [b"a b&c"], "metric": [b"val loss"]})
-    assert (found.group, found.metric) == ("a b&c", "val loss")
-    assert found.link("compare", metric="") == "/compare?group=a+b%26c"
+    found = Selection.of({"group": [b"a b&c"], "owner": [b"ada"], "metric": [b"val loss"]})
+    assert (found.group, found.owner, found.metric) == ("a b&c", "ada", "val loss")
+    assert found.link("compare", metric="") == "/compare?group=a+b%26c&owner=ada"
     assert Selection.of({"group": [b"a\n"], "metric": [b"x" * 257]}) == Selection()
 
 

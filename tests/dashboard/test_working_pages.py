@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
@@ -75,12 +76,24 @@ def test_jobs_are_searched_sorted_and_chosen_by_state(page: Any, base: str, jobs
 
 
 def test_a_job_is_cancelled_in_the_name_of_the_viewer(
-    page: Any, base: str, system: Deployment, jobs: list[str]
+    page: Any, base: str, system: Deployment, operator: str, jobs: list[str]
 ) -> None:
     page.goto(f"{base}/job?job={jobs[0]}")
     drawn(page)
     page.locator("#actions summary").click()
+    secret = page.get_by_label("Your token")
+    assert (secret.get_attribute("type"), secret.get_attribute("autocomplete")) == ("password", "off")
     picture(page, "job-cancel")
+    page.get_by_role("button", name=f"Cancel {jobs[0]}").click()
+    assert secret.evaluate("field => field.validity.valueMissing"), "nothing is sent without a token"
+    secret.fill("not.a.token")
+    page.get_by_role("button", name=f"Cancel {jobs[0]}").click()
+    playwright.expect(page.locator("h1")).to_have_text("Not done", timeout=PATIENCE)
+    assert system.json("job", jobs[0])["state"] in ("RUNNING", "QUEUED", "STARTING", "RESCALING")
+    page.get_by_role("link", name="Back").click()
+    drawn(page)
+    page.locator("#actions summary").click()
+    secret.fill(operator)
     page.get_by_role("button", name=f"Cancel {jobs[0]}").click()
     page.wait_for_url(re.compile(f"/job\\?job={jobs[0]}"), timeout=PATIENCE)
     wait_until(lambda: system.json("job", jobs[0])["state"] == "CANCELLED", SECONDS, "its end")
@@ -91,16 +104,19 @@ def test_a_job_is_cancelled_in_the_name_of_the_viewer(
         assert "ada" in line
 
 
-def test_a_node_is_drained_and_resumed(page: Any, base: str, system: Deployment) -> None:
+def test_a_node_is_drained_and_resumed(page: Any, base: str, system: Deployment, operator: str) -> None:
     page.goto(f"{base}/nodes?node=n6")
     drawn(page)
     page.locator("#actions summary").click()
     page.get_by_label("Why").fill("a fan is loud")
+    page.get_by_label("Your token").fill(operator)
     page.get_by_role("button", name="Drain n6").click()
     playwright.expect(page.locator("#troubles")).to_contain_text("a fan is loud", timeout=PATIENCE)
     assert "n6" not in [node["name"] for node in system.json("nodes") if node.get("available", False)]
     page.locator("#actions summary", has_text="Resume n6").click()
+    assert page.get_by_label("Your token").input_value() == "", "it is not kept"
     picture(page, "nodes-resume")
+    page.get_by_label("Your token").fill(operator)
     page.get_by_role("button", name="Resume n6").click()
     playwright.expect(page.locator("#troubles")).to_contain_text("no node is left out", timeout=PATIENCE)
     playwright.expect(page.locator("#actions")).to_contain_text("Drain n6", timeout=PATIENCE)
@@ -110,25 +126,46 @@ def test_viewers_do_nothing_whatever_they_send(browser: Any, base: str, system: 
     context = browser.new_context()
     context.set_default_timeout(PATIENCE)
     try:
-        own = {"Origin": base}
-        assert context.request.post(f"{base}/login", form={"token": token(system, "viewer")}, headers=own).ok
+        own, shown = {"Origin": base}, token(system, "viewer")
+        assert context.request.post(f"{base}/login", form={"token": shown}, headers=own).ok
         page = context.new_page()
         page.goto(f"{base}/job?job={jobs[2]}")
         drawn(page)
         assert page.locator("#actions summary").count() == 0
-        refused = context.request.post(f"{base}/act/cancel", form={"job": jobs[2]}, headers=own)
+        cancel = {"job": jobs[2], "token": shown}
+        refused = context.request.post(f"{base}/act/cancel", form=cancel, headers=own)
         assert refused.status == 403
         assert "Not done" in refused.text()
-        assert context.request.post(f"{base}/act/drain", form={"node": "n1"}, headers=own).status == 403
-        assert context.request.post(f"{base}/act/drain", form={}, headers=own).status == 400
+        drain = {"node": "n1", "token": shown}
+        assert context.request.post(f"{base}/act/drain", form=drain, headers=own).status == 403
+        assert context.request.post(f"{base}/act/drain", form={"token": shown}, headers=own).status == 400
         other = {"Origin": "http://evil.example"}
-        assert context.request.post(f"{base}/act/cancel", form={"job": jobs[2]}, headers=other).status == 403
-        assert (
-            browser.new_context().request.post(f"{base}/act/cancel", form={"job": jobs[2]}, headers=own).status == 401
-        )
+        assert context.request.post(f"{base}/act/cancel", form=cancel, headers=other).status == 403
+        assert browser.new_context().request.post(f"{base}/act/cancel", form=cancel, headers=own).status == 401
         assert system.json("job", jobs[2])["state"] == "RUNNING"
     finally:
         context.close()
+
+
+def test_a_stolen_cookie_does_nothing(
+    page: Any, browser: Any, base: str, system: Deployment, operator: str, jobs: list[str]
+) -> None:
+    """Another account has the operator's cookie, forges the origin, and has a token of its own."""
+    done = system.command("token", "--user", "eve", "--role", "user", "--lifespan", "1h")
+    assert done.returncode == 0, done.stderr
+    own = {"Origin": base}
+    with contextlib.closing(browser.new_context()) as thief:
+        thief.add_cookies(page.context.cookies())
+        assert thief.request.get(f"{base}/now").ok, "it can look at the pages"
+        for action, what in (("cancel", {"job": jobs[2]}), ("drain", {"node": "n1"}), ("resume", {"node": "n1"})):
+            for shown, status in ({}, 401), ({"token": "a.b.c"}, 401), ({"token": done.stdout.strip()}, 403):
+                refused = thief.request.post(f"{base}/act/{action}", form=what | shown, headers=own)
+                assert refused.status == status, (action, shown)
+                assert "Not done" in refused.text()
+                by_address = thief.request.post(f"{base}/act/{action}?token={operator}", form=what, headers=own)
+                assert by_address.status == 401, "a token in an address, which logs keep, counts for nothing"
+        assert system.json("job", jobs[2])["state"] == "RUNNING"
+        assert operator not in thief.request.get(f"{base}/job?job={jobs[2]}").text()
 
 
 def test_times_are_those_of_the_browser(browser: Any, base: str, operator: str, jobs: list[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from malletrain.observer.facts import JobFact
 
@@ -19,22 +20,43 @@ def belongs(job: JobFact, group: str) -> bool:
     return found is not None and found[1] == group
 
 
-def groups_of(jobs: Iterable[JobFact]) -> list[tuple[str, str, int]]:
-    """The groups of several jobs, those with the newest jobs first.
+@dataclass(frozen=True, slots=True)
+class JobGroup:
+    """Several jobs of one owner that belong together.
 
-    Returns:
-        Of each what it is called, the name of its jobs or search, and how many jobs it has.
+    Attributes:
+        called: The array, the fleet, or the name.
+        name: Name of its jobs or search.
+        owner: Whose they are.
+        count: How many.
     """
-    counted: Counter[tuple[str, str]] = Counter()
-    newest: dict[tuple[str, str], str] = {}
+
+    called: str
+    name: str
+    owner: str
+    count: int
+
+
+def groups_of(jobs: Iterable[JobFact], user: str) -> list[JobGroup]:
+    """The groups of several jobs: those of a user first, of these and of the others those with the newest jobs.
+
+    Jobs of different owners are never in one group: names are chosen freely.
+
+    Args:
+        jobs: All jobs.
+        user: Whose groups come first.
+    """
+    counted: Counter[tuple[str, str, str]] = Counter()
+    newest: dict[tuple[str, str, str], str] = {}
     for job in jobs:
         found = _NUMBERED.fullmatch(job.name)
         name = found[1] if found is not None else job.name
-        key = (job.array or job.fleet or name, name)
+        key = (job.array or job.fleet or name, name, job.owner)
         counted[key] += 1
         newest[key] = max(newest.get(key, ""), _padded(job.id))
     several = [key for key, count in counted.items() if count > 1 and key[0]]
-    return [(*key, counted[key]) for key in sorted(several, key=lambda key: newest[key], reverse=True)]
+    several.sort(key=lambda key: (key[2] == user, newest[key]), reverse=True)
+    return [JobGroup(*key, counted[key]) for key in several]
 
 
 def _padded(job_id: str) -> str:

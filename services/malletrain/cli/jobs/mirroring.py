@@ -142,6 +142,9 @@ def mirror_until_ended(
 
     Returns:
         The jobs as they ended, in the same order.
+
+    Raises:
+        grpc.RpcError: JobManager refuses to cancel one; all others were cancelled.
     """
     try:
         signals.arm()
@@ -149,13 +152,25 @@ def mirror_until_ended(
         return wait_until_ended(stubs, jobs, comment.write)
     except SiteJobEnded as reason:
         tell(f"{reason}: the site's job ends, so that {_in_words(jobs)} cancelled")
-        for job in jobs:
-            _cancel(stubs, job.id, sleep)
+        _cancel_all(stubs, jobs, sleep)
         return wait_until_ended(stubs, jobs, comment.write)
 
 
 def _in_words(jobs: Sequence[resources_pb2.Job]) -> str:
     return f"{jobs[0].id} is" if len(jobs) == 1 else f"{jobs[0].id} to {jobs[-1].id} are"
+
+
+def _cancel_all(stubs: ServiceStubs, jobs: Sequence[resources_pb2.Job], sleep: Callable[[float], None]) -> None:
+    """Cancel all jobs, also where one of them can't be: all reasons are told, and the first is raised at the end."""
+    refused: list[grpc.RpcError] = []
+    for job in jobs:
+        try:
+            _cancel(stubs, job.id, sleep)
+        except grpc.RpcError as error:
+            tell(f"{job.id} is not cancelled: {error.details()}")
+            refused.append(error)
+    if refused:
+        raise refused[0]
 
 
 def _cancel(stubs: ServiceStubs, job_id: str, sleep: Callable[[float], None]) -> None:

@@ -1,5 +1,6 @@
-"""What viewers may do from a page: cancel a job, drain a node, resume it. Each is opened, and then confirmed. Pure.
+"""What viewers may do from a page: cancel a job, drain a node, resume it. Pure.
 
+Each is opened, and then confirmed with the viewer's token.
 The services check again who asks, and write it to their audit logs: what is offered here is only what they would allow.
 """
 
@@ -13,6 +14,7 @@ from markupsafe import Markup
 from malletrain.observer.facts import JobFact
 
 MAX_REASON_LENGTH = 500
+MAX_TOKEN_LENGTH = 4096
 _OPERATORS = ("operator", "service")
 
 
@@ -72,9 +74,13 @@ def node_actions(role: str, node: str, *, left_out: bool) -> tuple[Action, ...]:
 _REASON = Markup(
     '<label>Why <input name="reason" maxlength="{}" autocomplete="off"></label>'  # a text for people
 ).format(MAX_REASON_LENGTH)
+# A cookie alone does nothing: who has stolen one, as another account of this machine may, does not know the token.
+_TOKEN = Markup(
+    '<label>Your token <input name="token" type="password" maxlength="{}" autocomplete="off" required></label>'
+).format(MAX_TOKEN_LENGTH)
 _SHAPE = Markup(
     '<details class="action"><summary>{opens}</summary><p>{means}</p>'
-    '<form method="post" action="/act/{name}">{hidden}{reason}'
+    '<form method="post" action="/act/{name}">{hidden}{reason}{token}'
     '<button type="submit">{confirms}</button></form></details>'
 )
 _HIDDEN = Markup('<input type="hidden" name="{}" value="{}">')
@@ -89,6 +95,7 @@ def actions_html(actions: tuple[Action, ...]) -> str:
             name=action.name,
             hidden=Markup("").join(_HIDDEN.format(*entry) for entry in action.values.items()),
             reason=_REASON if action.with_reason else "",
+            token=_TOKEN,
             confirms=action.confirms,
         )
         for action in actions

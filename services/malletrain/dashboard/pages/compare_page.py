@@ -23,12 +23,12 @@ from malletrain.dashboard.pages.selection import Selection
 from malletrain.dashboard.pages.shared_data import SharedData
 from malletrain.observer.facts import JobFact
 from malletrain.observer.history import History
-from malletrain.observer.job_groups import belongs, groups_of
+from malletrain.observer.job_groups import JobGroup, belongs, groups_of
 from malletrain.runtime.channel import DEADLINE_SECONDS
 from malletrain.v1 import job_manager_pb2, monitor_pb2
 
 MAX_JOBS = 64
-"""That are compared, the newest."""
+"""That are compared, the newest; the viewer's own before those of others."""
 MAX_GROUPS = 20
 _POINTS = 256
 _ASK_EVERY_S = 5.0
@@ -66,12 +66,14 @@ class LoggedByJob:
         metrics: Names of all that it has logged.
         history: What it has logged of the chosen metric; None: nothing.
         final: Whether it had ended before.
+        found: Whether the services know it; those that they have forgotten are left out.
     """
 
     parameters: str = ""
     metrics: frozenset[str] = frozenset()
     history: monitor_pb2.MetricHistory | None = field(default=None, compare=False)
     final: bool = False
+    found: bool = True
 
 
 class ComparePage(Page):
@@ -119,25 +121,31 @@ class ComparePage(Page):
 
     def regions(self) -> Regions:
         """The parts that change."""
-        groups = [
-            (f"{group} ({count})" if group == name else f"{group} {name} ({count})", self._of_group(group))
-            for group, name, count in groups_of(self.history.jobs.values())[:MAX_GROUPS]
-        ]
+        groups = groups_of(self.history.jobs.values(), self.viewer.user)[:MAX_GROUPS]
         metrics = [(name, self.selection.link("compare", metric=name), name == self.metric) for name in self._metrics()]
         rows = tuple(self._row(job) for job in reversed(self._members()))
         return Regions(
             {
                 "notes": markup.paragraphs(self._notes()),
                 "groups": markup.links(
-                    (text, link, link == self._of_group(self.selection.group)) for text, link in groups
+                    (self._in_words(group), self._of_group(group), self._is_chosen(group)) for group in groups
                 ),
                 "metrics": markup.links(metrics),
             },
             {"compared": rows},
         )
 
-    def _of_group(self, group: str) -> str:
-        return self.selection.link("compare", group=group, metric="")
+    def _of_group(self, group: JobGroup) -> str:
+        return self.selection.link("compare", group=group.called, owner=group.owner, metric="")
+
+    def _is_chosen(self, group: JobGroup) -> bool:
+        owner = self.selection.owner or self.viewer.user
+        return (group.called, group.owner) == (self.selection.group, owner)
+
+    def _in_words(self, group: JobGroup) -> str:
+        called = group.called if group.called == group.name else f"{group.called} {group.name}"
+        owner = "" if group.owner == self.viewer.user else f" of {group.owner}"
+        return f"{called}{owner} ({group.count})"
 
     def _notes(self) -> list[str]:
         if not self.selection.group:
@@ -147,7 +155,7 @@ class ComparePage(Page):
         members = self._members()
         if not members:
             return [f"No job of {self.selection.group} in the last 24 hours."]
-        if len(self._known) < len(members):
+        if any(job.id not in self._known for job in members):
             return ["asking …"]
         if not self._metrics():
             return ["None of them has logged a metric that you may see; log_metrics({'loss': value}, step) logs one."]
@@ -157,8 +165,9 @@ class ComparePage(Page):
         return sorted({name for known in self._known.values() for name in known.metrics})
 
     def _members(self) -> list[JobFact]:
-        """The newest jobs of the group, oldest first."""
-        return members_of(self.history, self.selection.group)
+        """The newest jobs of the group, oldest first, but for those that the services have forgotten."""
+        found = members_of(self.history, self.selection, self.viewer.user)
+        return [job for job in found if (known := self._known.get(job.id)) is None or known.found]
 
     def _courses(self) -> list[Course]:
         found = []
@@ -199,13 +208,18 @@ class ComparePage(Page):
         if not self.selection.group or now - self._asked < _ASK_EVERY_S:
             return
         self._asked = now
-        members = self._members()
+        members = members_of(self.history, self.selection, self.viewer.user)
         due = [job for job in members if (known := self._known.get(job.id)) is None or not known.final]
         places = asyncio.Semaphore(_AT_ONCE)
 
         async def one(job: JobFact, ask: Callable[[JobFact], Awaitable[LoggedByJob]]) -> tuple[str, LoggedByJob]:
             async with places:
-                return job.id, await ask(job)
+                try:
+                    return job.id, await ask(job)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is not grpc.StatusCode.NOT_FOUND:
+                        raise
+                    return job.id, LoggedByJob(final=job.final, found=False)
 
         before, error_before = dict(self._known), self._error
         try:
@@ -219,14 +233,14 @@ class ComparePage(Page):
 
     async def _names_of(self, job: JobFact) -> LoggedByJob:
         known = self._known.get(job.id)
-        parameters = known.parameters if known is not None else await self._parameters(job)
+        parameters = known.parameters if known is not None and known.found else await self._parameters(job)
         newest = await metrics_of(self.shared.watcher, self.viewer, job.id, 2)
         names = frozenset(history.name for history in newest if history.points)
         return LoggedByJob(parameters, names, known.history if known is not None else None)
 
     async def _with_history(self, job: JobFact) -> LoggedByJob:
         known = self._known[job.id]
-        if self.metric not in known.metrics:
+        if not known.found or self.metric not in known.metrics:
             return replace(known, final=job.final)
         found = await metrics_of(self.shared.watcher, self.viewer, job.id, _POINTS, [self.metric])
         return replace(known, history=found[0] if found and found[0].points else known.history, final=job.final)
@@ -239,10 +253,16 @@ class ComparePage(Page):
         return " ".join(f"{name}={value}" for name, value in sorted(answer.job.spec.array_parameters.items()))
 
 
-def members_of(history: History, group: str) -> list[JobFact]:
-    """The newest jobs of a group, oldest first."""
-    found = [job for job in history.jobs.values() if belongs(job, group)]
-    return sorted(found, key=lambda job: (len(job.id), job.id))[-MAX_JOBS:]
+def members_of(history: History, selection: Selection, user: str) -> list[JobFact]:
+    """The newest jobs of the chosen group, oldest first: those of one owner if one is chosen, else a user's before all.
+
+    Names are chosen freely, so that jobs of others may have the same: they push out none of the user's own.
+    """
+    found = [
+        job for job in history.jobs.values() if belongs(job, selection.group) and selection.owner in ("", job.owner)
+    ]
+    found.sort(key=lambda job: (job.owner == user, len(job.id), job.id))
+    return sorted(found[-MAX_JOBS:], key=lambda job: (len(job.id), job.id))
 
 
 async def compared_columns(shared: SharedData, viewer: Viewer, selection: Selection) -> Columns:
@@ -253,7 +273,7 @@ async def compared_columns(shared: SharedData, viewer: Viewer, selection: Select
     """
     names = [selection.metric] if selection.metric else []
     found: dict[str, list[Any]] = {name: [] for name in ("job", "metric", "unix_s", "step", "value", "least", "most")}
-    for job in members_of(shared.watched.history, selection.group):
+    for job in members_of(shared.watched.history, selection, viewer.user):
         for history in await metrics_of(shared.watcher, viewer, job.id, 0, names):
             for point in history.points:
                 row = (job.id, history.name, point.unix_seconds, point.step, point.value, point.least, point.most)

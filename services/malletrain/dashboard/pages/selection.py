@@ -33,6 +33,7 @@ class Selection:
         what_if: With which settings the past is replayed; None: none was chosen.
         month: A month, as 2026-07; empty: the present one.
         group: An array, a fleet, or the name of a job or a search, whose jobs are compared; empty: none.
+        owner: Whose jobs of the group; empty: those of all, the viewer's first.
         metric: Name of what they are compared by; empty: the usual one.
         span_chosen: Whether the viewer has chosen the span.
     """
@@ -45,6 +46,7 @@ class Selection:
     what_if: WhatIf | None = None
     month: str = ""
     group: str = ""
+    owner: str = ""
     metric: str = ""
     span_chosen: bool = False
 
@@ -54,6 +56,7 @@ class Selection:
         text = {name: values[-1].decode("utf-8", "replace") for name, values in arguments.items() if values}
         job, node = text.get("job", ""), text.get("node", "")
         plan, group, metric = text.get("plan", ""), text.get("group", ""), text.get("metric", "")
+        owner = text.get("owner", "")
         span, until = _number(text.get("span", "")), _number(text.get("until", ""))
         return cls(
             job if _JOB.match(job) else "",
@@ -64,6 +67,7 @@ class Selection:
             WhatIf.of(text),
             text["month"] if _MONTH.match(text.get("month", "")) else "",
             group if _TEXT.match(group) else "",
+            owner if _TEXT.match(owner) else "",
             metric if _TEXT.match(metric) else "",
             span is not None,
         )
@@ -102,6 +106,7 @@ class Selection:
             "until": f"{chosen.until:.0f}" if chosen.until is not None else "",
             "month": chosen.month,
             "group": chosen.group,
+            "owner": chosen.owner,
             "metric": chosen.metric,
         }
         if chosen.what_if is not None:

@@ -178,7 +178,8 @@ class WhatIfs(_Plain):
 class Actions(_Plain):
     """What viewers do from a page, in their names, as the command does it: cancel a job, drain a node, resume it.
 
-    The services check who asks and write it to their audit logs.
+    Each needs the viewer's token again: browsers show a cookie to all ports of a host, so that another account there
+    can have it. The services check who asks and write it to their audit logs.
     """
 
     async def post(self, action: str) -> None:
@@ -187,12 +188,30 @@ class Actions(_Plain):
         viewer = await self.viewer()
         selection = Selection.of(self.request.body_arguments)
         back = selection.link("job") if action == "cancel" else selection.link("nodes")
+        confirming = await self._confirming(viewer, back)
+        if confirming is None:
+            return
         try:
-            await self._do(action, viewer, selection)
+            await self._do(action, confirming, selection)
         except grpc.aio.AioRpcError as error:
             self._tell("Not done", f"{error.details() or error.code().name}", _HTTP_CODES.get(error.code(), 503), back)
             return
         self.redirect(back, status=303)
+
+    async def _confirming(self, viewer: Viewer, back: str) -> Viewer | None:
+        """Whom the form's token stands for, if that is whoever looks at the page; None: the answer says why not."""
+        try:
+            found = await self.context.viewers.verify(self.get_body_argument("token", "").strip())
+        except UnverifiableError:
+            self._tell("Not done", "JobManager does not answer, so that nobody can tell whose token it is.", 503, back)
+            return None
+        if found is None:
+            self._tell("Not done", "This needs your token again; the services do not accept the one given.", 401, back)
+            return None
+        if found.user != viewer.user:
+            self._tell("Not done", f"This needs a token of {viewer.user}; the one given is another user's.", 403, back)
+            return None
+        return found
 
     async def _do(self, action: str, viewer: Viewer, selection: Selection) -> None:
         channel, own = self.context.shared.watcher.channel, viewer.metadata
