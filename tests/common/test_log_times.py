@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.common import log_times_writer
 from malletrain.common.job_folder import log_times_path
 from malletrain.common.log_times import MAX_ENTRIES, MAX_FILE_BYTES, LogTimes, read_times
-from malletrain.common.log_times_writer import MAX_LOGS, LogTimesWriter
+from malletrain.common.log_times_writer import MAX_BYTES_PER_LOOK, MAX_LOGS, LogTimesWriter
 from tests.support.waiting import wait_until
 
 
@@ -182,3 +183,105 @@ def test_its_thread_looks_by_itself_and_once_more_at_the_end(tmp_path: Path) -> 
     log.write_text("12")
     slow.close(10)
     assert read_times(log_times_path(log).read_bytes()).size == 2
+
+
+def test_of_a_file_the_last_entries_are_kept() -> None:
+    content = "".join(f"{number} {number}\n" for number in range(1, 20_001)).encode()
+    assert len(content) > MAX_FILE_BYTES
+    content = content[-MAX_FILE_BYTES:].partition(b"\n")[2]
+    last = tuple(range(20_001 - MAX_ENTRIES, 20_001))
+    assert read_times(content) == LogTimes(last, last)
+    fewer = read_times(content, most=100)
+    assert 90 <= len(fewer.sizes) <= 100
+    assert fewer.size == 20_000
+    assert set(fewer.sizes) <= set(last)
+
+
+class Reads:
+    """Counts how often, and how much, the writer reads of what was there before."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sizes: list[int] = []
+        monkeypatch.setattr(log_times_writer, "read_times", self)
+
+    def __call__(self, content: bytes) -> LogTimes:
+        self.sizes.append(len(content))
+        return read_times(content)
+
+
+def planted_times(count: int = 60_000) -> bytes:
+    """As much as is read of a file."""
+    return "".join(f"{number} 1\n" for number in range(1, count)).encode()[:MAX_FILE_BYTES].rpartition(b"\n")[0] + b"\n"
+
+
+@pytest.mark.parametrize("entries", [0, 10, MAX_ENTRIES, 60_000])
+def test_what_cannot_be_written_is_not_read_again(
+    written: Written, monkeypatch: pytest.MonkeyPatch, entries: int
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(log_times_writer, "write_atomically", refuse)
+    monkeypatch.setattr(log_times_writer, "open_log", refuse)
+    log_times_path(written.log).write_bytes(planted_times(entries))
+    reads = Reads(monkeypatch)
+    written.log.write_text("x" * 100_000)
+    for _ in range(5):
+        written.add("more")
+    assert len(reads.sizes) == 1
+    assert len(written.warnings) == 1
+
+
+def test_it_goes_on_once_it_can_write_again(written: Written) -> None:
+    path = log_times_path(written.log)
+    path.mkdir()
+    written.add("1")
+    written.add("2")
+    path.rmdir()
+    written.add("3")
+    written.add("4")
+    assert written.times == LogTimes((3, 4), (1_003_000, 1_004_000))
+    assert len(written.warnings) == 1
+
+
+def test_one_look_reads_little_of_what_was_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = Reads(monkeypatch)
+    writer = LogTimesWriter(pytest.fail, look_seconds=3600)
+    logs = [tmp_path / f"n{number}.0.log" for number in range(40)]
+    for log in logs:
+        log.write_text("x" * 100_000)
+        log_times_path(log).write_bytes(planted_times())
+    writer.watch(*logs)
+    for _ in range(20):
+        before = sum(reads.sizes)
+        writer.look()
+        assert sum(reads.sizes) - before <= MAX_BYTES_PER_LOOK + MAX_FILE_BYTES
+    assert len(reads.sizes) == 40, "each had its turn, once"
+    assert all(read_times(log_times_path(log).read_bytes()).size == 100_000 for log in logs)
+
+
+def test_a_log_is_looked_at_once_more_when_its_worker_has_ended(written: Written) -> None:
+    written.add("1")
+    written.writer.forget(written.log)
+    written.add("2")
+    written.add("3")
+    assert list(written.times.sizes) == [1, 2]
+    written.writer.watch(written.log)
+    written.writer.forget(written.log)
+    written.writer.watch(written.log)
+    written.add("4")
+    written.add("5")
+    assert list(written.times.sizes) == [1, 2, 4, 5]
+    written.writer.forget(written.log.with_name("unknown.log"))
+
+
+def test_a_name_forges_no_line_of_the_agents_log(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    writer = LogTimesWriter(warnings.append, look_seconds=3600)
+    log = tmp_path / "n1\n2026-01-01 ERROR forged.0.log"
+    log.write_text("x")
+    log_times_path(log).mkdir()
+    writer.watch(log)
+    writer.look()
+    assert len(warnings) == 1
+    assert "\n" not in warnings[0]

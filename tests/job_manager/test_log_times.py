@@ -6,11 +6,13 @@ import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
+from malletrain.common.files import open_plain
 from malletrain.common.job_folder import log_times_path
-from malletrain.common.log_times import LogTimes
+from malletrain.common.log_times import MAX_ENTRIES, MAX_FILE_BYTES, LogTimes, read_times
 from malletrain.job_manager import log_reader
 from malletrain.job_manager.launching.folder import JobFolder
 from malletrain.job_manager.log_reader import LogReader
@@ -180,3 +182,124 @@ async def test_whatever_a_job_says_of_its_times_no_line_is_lost(logs: Logs, cont
     log_times_path(logs.folder.logs / "n1.0.log").write_bytes(content)
     assert [text for _, text in logs.read(LogReader(logs.folder))] == [f"n1 | {second}" for second in range(10)]
     assert len(await texts(stream(logs.folder, 3, False, {}, yes, no))) == 3
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_one_read_is_limited_whatever_was_written_at_once(logs: Logs, fresh: bool, known: bool) -> None:
+    reader = LogReader(logs.folder)
+    logs.add("n1", 1, "no end", known=False)
+    logs.add("n2", 9, "".join(f"{number:099d}\n" for number in range(60_000)), known=known)
+    logs.add("n3", 10, "later\n", known=known)
+    texts = []
+    while lines := reader.read(fresh=fresh):
+        assert sum(len(line.text) for line in lines) < 5 << 20
+        texts += [line.text for line in lines]
+    assert texts == [*(f"n2 | {number:099d}" for number in range(60_000)), "n3 | later"]
+
+
+def test_lines_without_an_end_use_up_nothing_of_what_others_may_take(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reader, "_BYTES_PER_READ", 100_000)
+    for number in range(30):
+        logs.add(f"n{number:02d}", number, "x" * 60_000, known=False)
+    logs.add("n99", 100, "".join(f"{number:099d}\n" for number in range(20_000)), known=False)
+    reader, found = LogReader(logs.folder), 0
+    while lines := reader.read():
+        assert sum(len(line.text) for line in lines) <= 110_000 + log_reader.CHUNK_BYTES
+        found += len(lines)
+    assert found == 20_000
+
+
+class Parsed:
+    """Counts what is looked at of files of times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.contents: list[bytes] = []
+        self.most = 0
+        monkeypatch.setattr(log_reader, "read_times", self)
+
+    def __call__(self, content: bytes, most: int = MAX_ENTRIES) -> LogTimes:
+        self.contents.append(content)
+        self.most += most
+        return read_times(content, most)
+
+
+def plant(logs: Logs, count: int, content: bytes) -> None:
+    """Logs of one line, each a second later, with the same file of times beside each of them."""
+    planted = logs.folder.path / "planted"
+    planted.write_bytes(content)
+    for number in range(count):
+        logs.add(f"n{number:03d}", number, "x" * 99_999 + "\n", known=False)
+        log_times_path(logs.folder.logs / f"n{number:03d}.0.log").hardlink_to(planted)
+
+
+@pytest.mark.parametrize("line", [b"%d 1700000000000\n", b"%d 1\n", b"\n"])
+def test_of_planted_times_one_read_looks_at_little(logs: Logs, monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
+    content = b"".join(line % number if b"%" in line else line for number in range(1, 99_000))
+    plant(logs, 200, content[-MAX_FILE_BYTES:])
+    parsed = Parsed(monkeypatch)
+    reader = LogReader(logs.folder)
+    assert reader.read()
+    assert len(parsed.contents) == 200
+    assert sum(map(len, parsed.contents)) <= 8 << 20
+    assert parsed.most <= 1 << 18
+    while reader.read():
+        pass
+    assert len(parsed.contents) == 200, "the others did not change"
+
+
+def test_beyond_what_one_read_looks_at_the_newest_logs_have_times(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(logs, 100, b"1 1700000000000\n" * 2000 + b"100000 1700000000000\n")
+    monkeypatch.setattr(log_reader, "_TIMES_BYTES_PER_READ", 10_000)
+    parsed = Parsed(monkeypatch)
+    found = [line for line in LogReader(logs.folder).read() if line.unix_ms]
+    assert sum(map(len, parsed.contents)) <= 10_000
+    assert {line.text[:4] for line in found} == {f"n{number:03d}" for number in range(87, 100)}
+
+
+def test_times_of_logs_that_were_read_are_not_looked_at(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    for second in range(3):
+        logs.add(f"n{second}", second, "a\n")
+    reader = LogReader(logs.folder)
+    assert len(reader.read()) == 3
+    logs.add("n1", 5, "b\n")
+    log_times_path(logs.folder.logs / "n2.0.log").write_text("1 1\n")
+    parsed = Parsed(monkeypatch)
+    assert [line.text for line in reader.read()] == ["n1 | b"]
+    assert len(parsed.contents) == 1
+
+
+def test_logs_that_cannot_be_opened_are_tried_a_few_times_only(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    opens = 0
+
+    def open_some(path: Path) -> BinaryIO:
+        nonlocal opens
+        opens += 1
+        if path.name.startswith("closed"):
+            raise PermissionError(13, "closed", str(path))
+        return open_plain(path)
+
+    for number in range(300):
+        logs.add(f"closed{number}", number, "", known=False)
+        os.truncate(logs.folder.logs / f"closed{number}.0.log", 1 << 42)
+    logs.add("n1", 1000, "a\nb\n", known=False)
+    monkeypatch.setattr(log_reader, "open_plain", open_some)
+    reader = LogReader(logs.folder)
+    assert [line.text for line in reader.read()] == ["n1 | a", "n1 | b"]
+    assert opens <= 4 * 301
+    opens = 0
+    assert reader.read() == []
+    assert opens <= 4 * 301
+
+
+def test_a_long_line_after_its_state_was_shown_always_gives_lines(logs: Logs) -> None:
+    logs.add("n1", 1, "10%\r", known=False)
+    reader = LogReader(logs.folder)
+    assert [line.text for line in reader.read(states=True)] == ["n1 | 10%"]
+    logs.add("n1", 2, "\r" * 5_000_000, known=False)
+    while lines := reader.read(fresh=True):
+        assert len(lines) <= (4 << 20) // 65_536 + 4
+    logs.add("n1", 3, "\rend\n", known=False)
+    assert [line.text for line in reader.read(fresh=True)] == ["n1 | end"]

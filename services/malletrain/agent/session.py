@@ -96,6 +96,7 @@ class SupervisorSession:
         self._standby = standby
         self._account = None if owner is None else owner.account
         self._log_times = LogTimesWriter(warn, self._account)
+        self._logs: dict[int, Path] = {}  # of workers, also of those that have ended and left other processes
         self._waiting: dict[int, tuple[pb.StartWorker, dict[str, str]]] = {}
         self._workers: dict[int, WorkerProcess] = {}
         self._ended: dict[int, tuple[WorkerProcess, float]] = {}
@@ -204,6 +205,7 @@ class SupervisorSession:
                 worker.kill_session()
             if not worker.has_session():
                 del self._ended[number]
+                self._forget_log(number)
                 self._send(pb.ControlWorkersResponse(group_ended=pb.WorkerGroupEnded(worker=number)))
 
     def kill(self) -> None:
@@ -260,11 +262,17 @@ class SupervisorSession:
             failed = pb.WorkerStartFailed(worker=start.worker, error=str(error))
             self._send(pb.ControlWorkersResponse(start_failed=failed))
             return
+        self._logs[start.worker] = Path(start.log)
         self._log_times.watch(Path(start.log))
         self._workers[start.worker] = worker
         self._send(
             pb.ControlWorkersResponse(started=pb.WorkerStarted(worker=start.worker, pid=worker.pid, can_prepare=True))
         )
+
+    def _forget_log(self, number: int) -> None:
+        log = self._logs.pop(number, None)
+        if log is not None and log not in self._logs.values():
+            self._log_times.forget(log)
 
     def _check(self, start: pb.StartWorker) -> None:
         known = self._workers.keys() | self._ended.keys() | self._waiting.keys()

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
 
 from malletrain.common.files import open_plain
@@ -23,6 +23,12 @@ _MAX_LINE_BYTES = 1 << 16
 MAX_FILES = 20_000
 _MAX_TIMES = 1 << 18
 """Of all logs of a job together; where there are many, what is known of each gets coarser."""
+_MIN_TIMES = 16
+_TIMES_BYTES_PER_READ = 8 << 20
+"""Of the files of times together that one read looks at anew: as much as 64 nodes write down in a long job."""
+_MIN_TIMES_BYTES = _MIN_TIMES * 48
+_MAX_ATTEMPTS = 64
+"""Of one read; only a job that changes its files all the time comes as far."""
 _LATEST_MS = 1 << 53
 
 
@@ -65,6 +71,11 @@ class _Unread:
     key: str
     begin: int
     times: LogTimes
+
+    @property
+    def left(self) -> int:
+        """How many bytes are to be read."""
+        return self.file.size - self.begin
 
     @property
     def first_ms(self) -> int:
@@ -120,56 +131,89 @@ class LogReader:
         """
         with self._folder.entered():
             unread = self._unread(fresh)
-            budget, whole = _BYTES_PER_READ, sum(part.file.size - part.begin for part in unread)
-            while unread:
-                until = _until(unread, budget)
-                found = self._read_until(unread, until, budget, to_the_end=to_the_end, states=states, fresh=fresh)
-                if found or whole <= budget:
+            budget, checked = _BYTES_PER_READ, False
+            for _ in range(_MAX_ATTEMPTS):
+                if not unread:
+                    break
+                until, after = _until(unread, budget)
+                if budget >= _MAX_LINE_BYTES * len(unread):
+                    until = after  # until then, a file has more than may be a line without an end
+                found, silent = self._read_until(unread, until, to_the_end=to_the_end, states=states, fresh=fresh)
+                if found:
                     return found
-                budget *= 2  # none of the lines so far has an end
+                if silent:
+                    unread = [part for part in unread if part.key not in silent and (checked or _opens(part.file.path))]
+                    checked = True
+                elif until >= max(part.last_ms for part in unread):
+                    break
+                else:
+                    budget *= 2  # none of the lines so far has an end
         return []
 
     def _unread(self, fresh: bool) -> list[_Unread]:
         """Files with something to read; the one that was written last comes last."""
-        files = log_files(self._folder)
-        most = max(16, _MAX_TIMES // max(1, len(files)))
-        found = []
-        for file in files:
-            key = file_key(file.path.name)
-            times = LogTimes() if fresh else self._times_of(file, key, min(most, MAX_ENTRIES))
+        files = [(file_key(file.path.name), file) for file in log_files(self._folder)]
+        found = {key: file for key, file in files if self._offsets.get(key, 0) != file.size}
+        all_times = {} if fresh else self._times_of(found)
+        unread = []
+        for key, file in found.items():
+            times = all_times.get(key, LogTimes())
             begin = self._offsets.get(key)
             if begin is None:
                 begin = self._offsets[key] = self._first(file, times)
             if begin > file.size:
                 begin = self._offsets[key] = 0  # the job has put something else in its place
             if begin < file.size:
-                found.append(_Unread(file, key, begin, times))
-        return found
+                unread.append(_Unread(file, key, begin, times))
+        return unread
 
     def _first(self, file: LogFile, times: LogTimes) -> int:
         """Where to begin in a file of which no position is known."""
         before = file.size if file.written_ms < self._since_ms else times.size_before(self._since_ms)
-        return _line_begin(file.path, before) if before <= file.size else 0
+        return _line_begin(file.path, before) if 0 < before <= file.size else 0
 
-    def _times_of(self, file: LogFile, key: str, most: int) -> LogTimes:
-        path = log_times_path(file.path)
-        try:
-            with open_plain(path) as opened:
-                found = os.fstat(opened.fileno())
-                version = found.st_mtime_ns, found.st_size
-                known = self._times.get(key)
-                if known is None or known[0] != version:
-                    known = version, read_times(opened.read(MAX_FILE_BYTES)).reduced(most)
-                    self._times[key] = known
-        except OSError:
-            return LogTimes()  # none was written, or the job has removed it
-        return known[1] if known[1].size <= file.size else LogTimes()
+    def _times_of(self, files: dict[str, LogFile]) -> dict[str, LogTimes]:
+        """What is known of files, by key.
+
+        So many bytes of times are looked at anew, those of the files that were written last first, and of each the
+        last ones. Nothing is known of the others.
+
+        Args:
+            files: By key; the one that was written last comes last.
+        """
+        count = max(1, len(files))
+        most = min(MAX_ENTRIES, max(_MIN_TIMES, _MAX_TIMES // count))
+        share = min(MAX_FILE_BYTES, max(_MIN_TIMES_BYTES, _TIMES_BYTES_PER_READ // count))
+        left = _TIMES_BYTES_PER_READ
+        known: dict[str, tuple[tuple[int, int], LogTimes]] = {}
+        for key, file in reversed(files.items()):
+            if left <= 0 and key not in self._times:
+                continue
+            try:
+                with open_plain(log_times_path(file.path)) as opened:
+                    found = os.fstat(opened.fileno())
+                    version = found.st_mtime_ns, found.st_size
+                    before = self._times.get(key)
+                    if before is not None and before[0] == version:
+                        known[key] = version, before[1].reduced(most)
+                    elif (taken := min(share, found.st_size)) <= left:
+                        left -= taken
+                        known[key] = version, read_times(_end_of(opened, found.st_size, taken), most)
+            except OSError:
+                continue  # none was written, or the job has removed it
+        self._times = known
+        return {key: times for key, (_, times) in known.items() if times.size <= files[key].size}
 
     def _read_until(
-        self, unread: Sequence[_Unread], until: int, most: int, *, to_the_end: bool, states: bool, fresh: bool
-    ) -> list[WrittenLine]:
-        """The lines of all files until a time, by time, of so many bytes at most."""
+        self, unread: Sequence[_Unread], until: int, *, to_the_end: bool, states: bool, fresh: bool
+    ) -> tuple[list[WrittenLine], set[str]]:
+        """The lines of all files until a time, by time, of about 4 MiB at most.
+
+        Also the keys of files that gave none, although they should have: they can't be read, or are shorter now.
+        """
         lines: list[tuple[int, WrittenLine]] = []
+        silent: set[str] = set()
+        most = _BYTES_PER_READ
         for part in unread:
             if most <= 0:
                 break
@@ -178,6 +222,11 @@ class LogReader:
             if limit is not None and limit <= part.begin:
                 continue
             found, taken = self._read_file(part, most, limit, to_the_end, states)
+            if not found:
+                # The beginnings of many lines must not use up what others may take.
+                if taken == 0 or end - part.begin > _MAX_LINE_BYTES:
+                    silent.add(part.key)
+                continue
             most -= taken
             writer = writer_of(part.file.path)
             for text, position in found:
@@ -187,7 +236,7 @@ class LogReader:
                 told = by if known or fresh or part.times.sizes else 0
                 lines.append((by, WrittenLine(f"{writer} | {text}", part.key, position, told)))
         lines.sort(key=lambda line: line[0])
-        return [line for _, line in lines]
+        return [line for _, line in lines], silent
 
     def _read_file(
         self, part: _Unread, most: int, limit: int | None, to_the_end: bool, states: bool
@@ -220,14 +269,14 @@ class LogReader:
                         *parts, last = _parts(line)
                         for piece in parts:
                             offset += len(piece)
-                            self._add(found, key, piece, offset)
+                            self._add_part(found, key, piece, offset)
                         offset += len(last) + 1
                         self._add(found, key, last, offset)
                         self._shown.pop(key, None)
                     *parts, rest = _parts(rest)
                     for piece in parts:
                         offset += len(piece)
-                        self._add(found, key, piece, offset)
+                        self._add_part(found, key, piece, offset)
         except OSError:
             return [], 0  # the job has removed it, or put something else in its place
         at_end = at_end and limit is None
@@ -242,31 +291,58 @@ class LogReader:
         self._offsets[key] = offset
         return found, taken
 
+    def _add_part(self, found: list[tuple[str, int]], key: str, part: bytes, end: int) -> None:
+        """Add a part of a line that is too long. It always counts, so that whoever reads much also gets lines."""
+        self._shown.pop(key, None)
+        found.append((last_state(part), end))
+
     def _add(self, found: list[tuple[str, int]], key: str, line: bytes, end: int) -> None:
-        """Add a line or a part of one, unless it is a state that was returned before the line had its end."""
+        """Add a line or its state, unless it is a state that was returned before the line had its end."""
         text = last_state(line)
         if key not in self._shown or (text and hash(text) != self._shown[key]):
             found.append((text, end))
 
 
-def _until(unread: Sequence[_Unread], budget: int) -> int:
+def _until(unread: Sequence[_Unread], budget: int) -> tuple[int, int]:
     """The latest time until which no more than so many bytes were written; the first one at which there was something.
+
+    Then the earliest time until which more were written; where all is less, both are the last time.
 
     Args:
         unread: Of all files, at least one.
         budget: In bytes.
     """
-    low, high = min(part.first_ms for part in unread), max(part.last_ms for part in unread)
-
-    def fits(until: int) -> bool:
-        return sum(part.end_at(until) - part.begin for part in unread) <= budget
-
-    if fits(high):
-        return high
+    parts = [(part, part.first_ms, part.last_ms) for part in unread]
+    low, high = min(first for _, first, _ in parts), max(last for _, _, last in parts)
+    if sum(part.left for part in unread) <= budget:
+        return high, high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+        if sum(part.end_at(middle) - part.begin for part, _, _ in parts) <= budget:
+            low = middle
+            budget -= sum(part.left for part, _, last in parts if last <= low)
+            parts = [each for each in parts if each[2] > low]
+        else:
+            high = middle
+            parts = [each for each in parts if each[1] < high]
+    return low, high
+
+
+def _opens(path: Path) -> bool:
+    """Whether a file can be read."""
+    try:
+        with open_plain(path):
+            return True
+    except OSError:
+        return False
+
+
+def _end_of(file: BinaryIO, size: int, most: int) -> bytes:
+    """The last lines of a file, of so many bytes at most."""
+    if size <= most:
+        return file.read(most)
+    file.seek(size - most)
+    return file.read(most).partition(b"\n")[2]
 
 
 def log_files(folder: JobFolder) -> list[LogFile]:

@@ -72,6 +72,7 @@ class LocalWorkers:
         self._workers: dict[int, LocalWorker] = {}
         self._oom_kills = OomKills()
         self._log_times = LogTimesWriter(log.warning)
+        self._logs: dict[int, Path] = {}  # of workers, by process id
         self._urgent = set[int]()  # workers whose priority is to be lowered
         adopt_orphans()
 
@@ -87,6 +88,7 @@ class LocalWorkers:
         worker = LocalWorker(slot, command, folder, environment, file, warm=warm, standby=self._manager, group=group)
         worker.oom_kills = self._oom_kills
         self._log_times.watch(file)
+        self._logs[worker.pid] = file
         self._workers[worker.pid] = worker
         self._urgent.add(worker.pid)
         return worker
@@ -105,9 +107,17 @@ class LocalWorkers:
         """Look after the standby process, and collect what workers have left behind. Call it often."""
         self._oom_kills.look(time.monotonic())
         self._workers = {pid: worker for pid, worker in self._workers.items() if worker.poll() is None}
+        self._forget_logs()
         self._urgent = {pid for pid in self._urgent & self._workers.keys() if not lower_priority(pid)}
         self._manager.tick(busy=any(not worker.is_warm() for worker in self._workers.values()))
         reap_orphans({*self._workers, *self._own, self._manager.pid})
+
+    def _forget_logs(self) -> None:
+        """Look no longer at the logs of workers that have ended."""
+        for pid in self._logs.keys() - self._workers.keys():
+            ended = self._logs.pop(pid)
+            if ended not in self._logs.values():
+                self._log_times.forget(ended)
 
     def end_all_on(self, hosts: Iterable[str] | None) -> None:
         """End all that workers on these hosts have started, or on all, as far as cgroups tell."""
