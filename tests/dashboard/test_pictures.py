@@ -56,6 +56,17 @@ JOBS = {
     "transformer": ("0.05", "20000", 1, 3),
     "segmentation": ("0.05", "25000", 1, 2),
 }
+TAKEN = (
+    ["n2", "n3"],
+    ["n7"],
+    ["n1", "n5", "n6"],
+    ["n8"],
+    ["n2", "n4", "n6", "n8"],
+    ["n3"],
+    ["n1", "n2"],
+    ["n5", "n6", "n7"],
+)
+"""Nodes that the main queue takes back one time after the other, each for some seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +84,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
             assert done.returncode == 0, done.stderr
             jobs.append(done.stdout.split()[0])
             _wait_for_samples(deployment, jobs[-1:], 1)
-        for taken in (["n2", "n3"], ["n7"], ["n1", "n5", "n6"]):
-            wanted = sum(_samples(deployment, job) for job in jobs) + 20_000
+        for taken in TAKEN:
+            wanted = sum(_samples(deployment, job) for job in jobs) + 50_000
             _reclaim(deployment, taken)
             _wait_for_samples(deployment, jobs, wanted)
         yield deployment
@@ -97,20 +108,19 @@ def _reclaim(system: Deployment, nodes: list[str]) -> None:
 
 
 def keep(page: Any, name: str) -> None:
-    """Keep what the window shows, in few colours: the files are in the repository."""
+    """Keep what the window shows, in a small file: it is in the repository."""
     from PIL import Image
 
     FOLDER.mkdir(parents=True, exist_ok=True)
-    image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    image.quantize(96, dither=Image.Dither.NONE).save(FOLDER / f"{name}.png", optimize=True)
+    Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(FOLDER / f"{name}.png", optimize=True)
 
 
 def test_each_page_shows_what_the_docs_say(cluster: Deployment, browser: Any) -> None:
     shown = {
         "now": ("resnet", ""),
         "jobs": ("transformer", ""),
-        "job": ("loss", "?job=j000001"),
-        "plan": ("largest scale", "?need=j000001"),
+        "job": ("preempted", "?job=j000001"),
+        "plan": ("segmentation", ""),
         "nodes": ("n1", "?node=n1"),
         "usage": ("no project", ""),
     }
