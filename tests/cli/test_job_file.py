@@ -76,7 +76,7 @@ def test_a_file_with_every_key() -> None:
 
 def test_the_keys_are_the_options_of_the_command() -> None:
     options = {name.replace("_", "-") for name in inspect.signature(submit).parameters}
-    of_submissions = {"file", "request-id", "wait", "as-json", "env-file", "context"}
+    of_submissions = {"file", "request-id", "wait", "as-json", "env-file", "mirror", "context"}
     keys = {{"min": "min-nodes", "max": "max-nodes"}.get(key, key) for key in JOB_KEYS}
     assert keys == options - of_submissions
 

@@ -222,7 +222,7 @@ def test_any_frameworks_first_init_waits_for_the_start(monkeypatch: pytest.Monke
 
 def test_the_bootstrap_repeats_the_names_of_variables_correctly() -> None:
     names = set(re.findall(r'"(MALLETRAIN_\w+)"', BOOTSTRAP.read_text()))
-    assert names == {environment.BACKEND, environment.JOB_DIR, environment.PREIMPORT}
+    assert names == {environment.BACKEND, environment.JOB_DIR, environment.PREIMPORT, environment.TRACKERS}
 
 
 @pytest.mark.processes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -47,6 +48,8 @@ from tests.job_manager.harness import MachineHarness
 from tests.job_manager.journal_usage import JournalRow, journal_usage
 from tests.job_manager.plain_plans import plain_outcome
 from tests.support.builders import job_spec
+
+pytestmark = pytest.mark.timeout(400)
 
 NODES = [f"n{number}" for number in range(8)]
 NODE_SETS = st.frozensets(st.sampled_from(NODES), max_size=8)
