@@ -141,6 +141,7 @@ def _run(pbs: Any) -> None:
     try:
         numbers = change(folder, job.id, wanted)
     except UnknownNumbersError as error:
+        job.rerun()  # it waits in the queue; without this, it is deleted
         event.reject(str(error))
         return
     event.env[_VARIABLE] = "\\,".join(map(str, numbers))  # PBS reads commas as ends of variables

@@ -134,14 +134,15 @@ def test_within_pbs_a_job_is_refused_whose_gpus_are_not_known(tmp_path: Path, mo
     (folder / "gpu_numbers").write_text("{")
     event: Any = SimpleNamespace(
         **{"type": 1, "env": {}, "vnode_list": {"n1": None}, "reject": said.append},
-        job=SimpleNamespace(id="7.head", exec_vnode="(n1:ncpus=4:ngpus=2)"),
+        job=SimpleNamespace(id="7.head", exec_vnode="(n1:ncpus=4:ngpus=2)", rerun=lambda: said.append("queued again")),
     )
     pbs = SimpleNamespace(event=lambda: event, EXECJOB_END=2, pbs_conf={"PBS_HOME": str(tmp_path)})
     monkeypatch.setitem(sys.modules, "pbs", pbs)
     load("gpu_numbers_hook_refusing")
     assert event.env == {}
-    assert len(said) == 1
-    assert "8.head" in said[0]
+    assert said[0] == "queued again"
+    assert "8.head" in said[1]
+    assert len(said) == 2
 
 
 def test_within_pbs_the_variable_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
