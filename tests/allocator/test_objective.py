@@ -96,6 +96,14 @@ def test_values_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(InvalidInputError) as caught:
         validate(AllocationProblem(NODES, 120.0, (job,)))
     assert caught.value.field == "jobs[0].curve[1].rate"
-    tiny = JobDemand("a", 1, 2, (ScalingPoint(1, 1e-300), ScalingPoint(2, 1.0)))
-    with pytest.raises(InvalidInputError):
-        validate(AllocationProblem(NODES, 120.0, (tiny,), objective_metric=ObjectiveMetric.SCALING_EFFICIENCY))
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-320, 1e-300])
+def test_a_job_that_does_nothing_on_one_node_is_worth_no_more_than_a_speedup_of_four_for_each(rate: float) -> None:
+    """One such job must not keep the others from a plan, nor from their nodes."""
+    job = JobDemand("a", 1, 2, (ScalingPoint(1, rate), ScalingPoint(2, 5.0)))
+    validate(AllocationProblem(NODES, 120.0, (job,), objective_metric=ObjectiveMetric.SCALING_EFFICIENCY))
+    found = values(job, CostModel.STALL, ObjectiveMetric.SCALING_EFFICIENCY)
+    assert found[2] == pytest.approx(100.0 * 4 * 2)
+    idle = JobDemand("a", 1, 2, (ScalingPoint(1, 0.0), ScalingPoint(2, 0.0)))
+    assert set(values(idle, CostModel.STALL, ObjectiveMetric.SCALING_EFFICIENCY).values()) == {0.0}

@@ -66,13 +66,6 @@ def test_a_wrong_job_names_its_field(field: str, change: dict[str, Any]) -> None
                 )
             },
         ),
-        (
-            "jobs[0].curve[0].rate",
-            {
-                "objective_metric": ObjectiveMetric.SCALING_EFFICIENCY,
-                "jobs": (JobDemand(**{**GOOD, "curve": points((1, 0.0), (2, 5.0))}),),
-            },
-        ),
     ],
 )
 def test_a_wrong_problem_names_its_field(field: str, change: dict[str, Any]) -> None:

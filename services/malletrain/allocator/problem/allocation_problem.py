@@ -63,6 +63,9 @@ class NodeKind:
     nodes: tuple[str, ...]
 
 
+_MAX_SPEEDUP_OF_A_NODE = 4.0
+
+
 @dataclass(frozen=True)
 class IdentifiedJob:
     """A job with an identifier, which comes first where its values are given without names."""
@@ -105,6 +108,17 @@ class JobDemand(JobTerms, IdentifiedJob):
     unsuitable_kinds: tuple[int, ...] = ()
     needs: tuple[NeedCount, ...] = ()
     value: ValueCurve = LINEAR
+
+    @property
+    def unit_rate(self) -> float:
+        """The rate in samples/s whose scaling efficiency is 1: that on one node.
+
+        No more than a speedup of four for each node is believed of a curve. One that is declared to do next to nothing
+        on one node would otherwise be worth any number of others. 1 where all rates are 0.
+        """
+        points = [point for point in self.curve if point.nodes > 0]
+        least = max(point.rate / point.nodes for point in points) / _MAX_SPEEDUP_OF_A_NODE
+        return max(points[0].rate / points[0].nodes, least) or 1.0
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def permitted_sizes(job: JobDemand, pool: int) -> NDArray[np.int64]:
 def metric_scale(job: JobDemand, metric: ObjectiveMetric) -> float:
     """Factor that turns samples/s into the objective's metric, weight included."""
     if metric is ObjectiveMetric.SCALING_EFFICIENCY:
-        return job.weight / float(rates(job, [1])[0])
+        return job.weight / job.unit_rate
     return job.weight
 
 

@@ -75,8 +75,8 @@ def _unique_ids(jobs: Sequence[JobDemand]) -> None:
 
 def _check_job(field: str, job: JobDemand, problem: AllocationProblem) -> None:
     _check_terms(field, job)
-    rest = job.curve, job.permitted_nodes, job.stalls, job.min_nodes, job.max_nodes, problem.objective_metric
-    _checked_lists.value(job.id, rest, lambda: _check_lists(field, job, problem.objective_metric))
+    rest = job.curve, job.permitted_nodes, job.stalls, job.min_nodes, job.max_nodes
+    _checked_lists.value(job.id, rest, lambda: _check_lists(field, job))
     _check_magnitude(field, job, problem)
 
 
@@ -95,13 +95,13 @@ def _check_terms(field: str, job: JobDemand) -> None:
         raise InvalidInputError(f"{field}.share_weight", "a number above 0", job.share_weight)
 
 
-def _check_lists(field: str, job: JobDemand, metric: ObjectiveMetric) -> None:
-    _check_curve(f"{field}.curve", job.curve, metric)
+def _check_lists(field: str, job: JobDemand) -> None:
+    _check_curve(f"{field}.curve", job.curve)
     _check_permitted(f"{field}.permitted_nodes", job)
     _check_stalls(f"{field}.stalls", job)
 
 
-def _check_curve(field: str, curve: Sequence[ScalingPoint], metric: ObjectiveMetric) -> None:
+def _check_curve(field: str, curve: Sequence[ScalingPoint]) -> None:
     if not curve:
         raise InvalidInputError(field, "at least one point", "none")
     before = -1
@@ -115,19 +115,13 @@ def _check_curve(field: str, curve: Sequence[ScalingPoint], metric: ObjectiveMet
         before = point.nodes
     if before == 0:
         raise InvalidInputError(field, "a point above 0 nodes", "none")
-    first = next(point for point in curve if point.nodes > 0)
-    if metric is ObjectiveMetric.SCALING_EFFICIENCY and first.rate == 0:
-        raise InvalidInputError(f"{field}[{curve.index(first)}].rate", "above 0 for scaling efficiency", first.rate)
 
 
 def _check_magnitude(field: str, job: JobDemand, problem: AllocationProblem) -> None:
     """Values must be finite; products of finite numbers need not be."""
     stalls = (stall.seconds for stall in job.stalls)
     longest = max(problem.forward_seconds, job.scale_up_seconds, job.scale_down_seconds, job.boot_seconds, *stalls)
-    unit = 1.0
-    if problem.objective_metric is ObjectiveMetric.SCALING_EFFICIENCY:
-        first = next(point for point in job.curve if point.nodes > 0)
-        unit = first.rate / first.nodes or math.nan
+    unit = job.unit_rate if problem.objective_metric is ObjectiveMetric.SCALING_EFFICIENCY else 1.0
     if job.weight / unit * max(point.rate for point in job.curve) * longest <= _MAX_VALUE:
         return
     for index, point in enumerate(job.curve):
