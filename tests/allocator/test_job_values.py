@@ -75,9 +75,9 @@ def value_of(problem: AllocationProblem, job: JobDemand, nodes: int) -> float:
     """Eq. 16 for one job at one scale, with what rates count for in place of rates."""
     alone = float(rates(job, [1])[0])
     counts = [worth(job.value, float(rates(job, [scale])[0]), alone) for scale in (nodes, len(job.current_nodes))]
-    new, old = (
-        count / (alone if problem.objective_metric is ObjectiveMetric.SCALING_EFFICIENCY else 1) for count in counts
-    )
+    steepest = max(point.rate / point.nodes for point in job.curve if point.nodes > 0)
+    unit = max(alone, steepest / 4) if problem.objective_metric is ObjectiveMetric.SCALING_EFFICIENCY else 1
+    new, old = (count / unit for count in counts)
     held, forward = len(job.current_nodes), problem.forward_seconds
     stall = job.scale_up_seconds if nodes > held else job.scale_down_seconds if nodes < held else 0.0
     if problem.cost_model is CostModel.PAPER:
