@@ -16,11 +16,11 @@ import pytest
 from malletrain.common.job_folder import INSTANCE_FILE
 from malletrain.common.tracker_runs import MLFLOW_RUN_FILE
 from malletrain.common.worker_process import BOOTSTRAP
+from tests.frameworks.test_live_trackers import wandb_steps
 from tests.support.waiting import wait_until
-from tests.training.test_live_trackers import wandb_steps
 from tests.training.tracked_trainer import BATCH
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(400)]
 
 PROGRAM = Path(__file__).with_name("tracked_trainer.py")
 STEPS, PATIENCE = 150, 180.0
@@ -85,7 +85,7 @@ def train(folder: Path, tracker: str, variables: dict[str, str]) -> Counter[int]
 
 
 def test_wandb_has_one_run(tmp_path: Path) -> None:
-    pytest.importorskip("wandb", reason="needs wandb")
+    pytest.importorskip("wandb", reason="needs wandb: make test-frameworks")
     trained = train(tmp_path, "wandb", {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"})
     files = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
     assert [path.name for path in files] == ["run-malletrain-0123456789abcdef.wandb"] * 3
@@ -95,7 +95,7 @@ def test_wandb_has_one_run(tmp_path: Path) -> None:
 
 
 def test_mlflow_has_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mlflow", reason="needs mlflow-skinny")
+    pytest.importorskip("mlflow", reason="needs mlflow-skinny: make test-frameworks")
     from mlflow.tracking import MlflowClient
 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -114,7 +114,7 @@ def test_mlflow_has_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_tensorboard_has_one_run_with_each_step_once(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs torch")
-    pytest.importorskip("tensorboard", reason="needs tensorboard")
+    pytest.importorskip("tensorboard", reason="needs tensorboard: make test-frameworks")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     train(tmp_path, "tensorboard", {})

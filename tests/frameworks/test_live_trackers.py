@@ -13,7 +13,7 @@ from malletrain.common.tracker_runs import MLFLOW_RUN_FILE
 from tests.training.live import NODES, PATIENCE, LiveTraining, live_training
 from tests.training.tracked_trainer import BATCH
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(600)]
 
 PROGRAM = Path(__file__).with_name("tracked_trainer.py")
 STEPS = 150
@@ -43,7 +43,7 @@ def logged_steps(training: LiveTraining) -> Counter[int]:
 
 
 def test_wandb_has_one_run(tmp_path: Path) -> None:
-    pytest.importorskip("wandb", reason="needs wandb")
+    pytest.importorskip("wandb", reason="needs wandb: make test-frameworks")
 
     def check(training: LiveTraining) -> None:
         instance = (training.folder / "instance-id").read_text().strip()
@@ -57,7 +57,7 @@ def test_wandb_has_one_run(tmp_path: Path) -> None:
 
 
 def test_mlflow_has_one_run(tmp_path: Path) -> None:
-    pytest.importorskip("mlflow", reason="needs mlflow-skinny")
+    pytest.importorskip("mlflow", reason="needs mlflow-skinny: make test-frameworks")
     from mlflow.tracking import MlflowClient
 
     uri = (tmp_path / "mlruns").as_uri()
@@ -81,7 +81,7 @@ def test_mlflow_has_one_run(tmp_path: Path) -> None:
 
 def test_tensorboard_has_one_run_with_each_step_once(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs torch")
-    pytest.importorskip("tensorboard", reason="needs tensorboard")
+    pytest.importorskip("tensorboard", reason="needs tensorboard: make test-frameworks")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     def check(training: LiveTraining) -> None:
