@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from malletrain.common.tracker_runs import MLFLOW_RUN_FILE
+from tests.frameworks.tracked_trainer import BATCH
 from tests.training.live import NODES, PATIENCE, LiveTraining, live_training
-from tests.training.tracked_trainer import BATCH
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(600)]
 

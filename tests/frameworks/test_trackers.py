@@ -17,8 +17,8 @@ from malletrain.common.job_folder import INSTANCE_FILE
 from malletrain.common.tracker_runs import MLFLOW_RUN_FILE
 from malletrain.common.worker_process import BOOTSTRAP
 from tests.frameworks.test_live_trackers import wandb_steps
+from tests.frameworks.tracked_trainer import BATCH
 from tests.support.waiting import wait_until
-from tests.training.tracked_trainer import BATCH
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(400)]
 
