@@ -119,7 +119,6 @@ def test_each_page_shows_what_the_docs_say(cluster: Deployment, browser: Any) ->
     shown = {
         "now": ("resnet", ""),
         "jobs": ("transformer", ""),
-        "job": ("preempted", "?job=j000001"),
         "plan": ("segmentation", ""),
         "nodes": ("n1", "?node=n1"),
         "usage": ("no project", ""),
