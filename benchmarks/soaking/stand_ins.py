@@ -59,7 +59,6 @@ class Outbox:
         self._job_id, self._reporter = job_id, reporter
         self._records: deque[tuple[int, float, int, int, int]] = deque()
         self._sequence = 0
-        self._sent = 0
         self._news = asyncio.Event()
 
     @property
@@ -73,12 +72,13 @@ class Outbox:
         self._records.append((self._sequence, time.time(), samples, position, workers))
         self._news.set()
 
-    async def _requests(self) -> AsyncIterator[monitor_pb2.ReportRequest]:
+    async def _requests(self, news: asyncio.Event) -> AsyncIterator[monitor_pb2.ReportRequest]:
+        sent = 0
         while True:
-            self._news.clear()
-            batch = [record for record in self._records if record[0] > self._sent]
+            news.clear()
+            batch = [record for record in self._records if record[0] > sent]
             if batch:
-                self._sent = batch[-1][0]
+                sent = batch[-1][0]
                 yield monitor_pb2.ReportRequest(
                     job_id=self._job_id,
                     reporter_id=self._reporter,
@@ -91,14 +91,15 @@ class Outbox:
                         workers=[record[4] for record in batch],
                     ),
                 )
-            await self._news.wait()
+            await news.wait()
 
     async def deliver(self, stub: monitor_pb2_grpc.MonitorServiceAsyncStub) -> None:
         """Deliver until cancelled; again from the first that is not acknowledged after each loss of the stream."""
         while True:
-            self._sent = 0
+            # Of this stream alone: gRPC goes on reading the requests of a lost one until it has got another of them.
+            self._news = asyncio.Event()
             with contextlib.suppress(grpc.aio.AioRpcError):
-                async for response in stub.Report(self._requests()):
+                async for response in stub.Report(self._requests(self._news)):
                     while self._records and self._records[0][0] <= response.acknowledged_sequence:
                         self._records.popleft()
             await asyncio.sleep(_RETRY_S)

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.jobs.completion import complete_job
-from malletrain.cli.jobs.fleet_jobs import is_group, unfinished_members
 from malletrain.cli.jobs.job_output import job_dict
-from malletrain.cli.jobs.naming import unfinished_job_of
+from malletrain.cli.jobs.naming import unfinished_jobs_of
 from malletrain.cli.shared.output import JsonOption, print_json, state_name
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
 from malletrain.v1 import job_manager_pb2
@@ -29,13 +28,7 @@ def cancel(
 ) -> None:
     """End jobs, or all of arrays and fleets that have not ended. Their checkpoints stay in their job folders."""
     with connect() as stubs:
-        meant = [
-            job_id
-            for name in job_ids
-            for job_id in (
-                unfinished_members(stubs, name) if is_group(name) else [unfinished_job_of(stubs, name, time.time())]
-            )
-        ]
+        meant = unfinished_jobs_of(stubs, job_ids, time.time())
         ended = [
             stubs.job_manager.CancelJob(job_manager_pb2.CancelJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
             for job_id in meant

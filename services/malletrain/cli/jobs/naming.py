@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
 
 from malletrain.caller.dependencies import meant_by_name
 from malletrain.cli.jobs.completion import complete_job
-from malletrain.cli.jobs.fleet_jobs import is_group, members_of
+from malletrain.cli.jobs.fleet_jobs import is_group, members_of, unfinished_members
 from malletrain.cli.jobs.jobs import all_jobs, own_name
 from malletrain.cli.shared.output import ago, state_name
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
@@ -46,6 +46,25 @@ def job_of(stubs: ServiceStubs, text: str, now: float) -> str:
         for line in _in_words(others, now):
             typer.echo(line, err=True)
     return found.id
+
+
+def unfinished_jobs_of(stubs: ServiceStubs, texts: Iterable[str], now: float) -> list[str]:
+    """The jobs that are meant by identifiers or names of jobs, and by identifiers of arrays and fleets.
+
+    Args:
+        stubs: The services.
+        texts: What the user has written.
+        now: Seconds since the epoch.
+
+    Raises:
+        NotFoundError: there is none of an identifier.
+        InvalidInputError: a name does not say which job is meant.
+    """
+    return [
+        job_id
+        for text in texts
+        for job_id in (unfinished_members(stubs, text) if is_group(text) else [unfinished_job_of(stubs, text, now)])
+    ]
 
 
 def unfinished_job_of(stubs: ServiceStubs, text: str, now: float) -> str:

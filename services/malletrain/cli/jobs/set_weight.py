@@ -10,9 +10,8 @@ import grpc
 import typer
 
 from malletrain.cli.jobs.completion import complete_job
-from malletrain.cli.jobs.fleet_jobs import is_group, unfinished_members
 from malletrain.cli.jobs.job_output import job_dict
-from malletrain.cli.jobs.naming import unfinished_job_of
+from malletrain.cli.jobs.naming import unfinished_jobs_of
 from malletrain.cli.shared.output import JsonOption, print_json
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
 from malletrain.common.backoff import Backoff
@@ -37,13 +36,7 @@ def set(  # the verb's name
 ) -> None:
     """Change the weight of jobs: `malletrain set resnet --weight 4`. The next plan goes by it."""
     with connect() as stubs:
-        meant = [
-            job_id
-            for name in job_ids
-            for job_id in (
-                unfinished_members(stubs, name) if is_group(name) else [unfinished_job_of(stubs, name, time.time())]
-            )
-        ]
+        meant = unfinished_jobs_of(stubs, job_ids, time.time())
         requests = [job_manager_pb2.UpdateJobRequest(job_id=job_id, weight=weight) for job_id in meant]
         changed = []
         for job in updated(stubs.job_manager.UpdateJob, requests, lambda text: typer.echo(text, err=True)):
