@@ -24,9 +24,9 @@ from malletrain.allocator.problem.forward_time import (
     start_seconds,
 )
 from malletrain.allocator.problem.kinds import with_kinds
-from malletrain.allocator.problem.memory_by_job import MemoryByJob
 from malletrain.allocator.problem.pools import PoolTerms, join, split, terms_of, within_places
 from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
+from malletrain.common.memory_by_job import MemoryByJob
 from malletrain.model.job_terms import JobTerms
 from malletrain.model.job_value import LINEAR, LINEAR_VALUE, SpeedValue, ValueCurve, curve_at
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits, TraitCensus

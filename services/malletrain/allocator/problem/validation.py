@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, ObjectiveMetric
-from malletrain.allocator.problem.memory_by_job import MemoryByJob
+from malletrain.common.memory_by_job import MemoryByJob
 from malletrain.model.scaling import ScalingPoint
 from malletrain.model.topology import path_problem
 from malletrain.runtime.errors import InvalidInputError
