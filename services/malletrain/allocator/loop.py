@@ -26,7 +26,6 @@ from malletrain.allocator.machine.stimuli import (
     AskPeers,
     BeginPlan,
     Due,
-    Effect,
     FinishPlan,
     ForgetEvents,
     ForwardTimeChosen,
@@ -36,7 +35,6 @@ from malletrain.allocator.machine.stimuli import (
     PlanAnswered,
     PlanOutcome,
     ProfilesReported,
-    Question,
     Solve,
     Solved,
     Stimulus,
@@ -58,7 +56,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub, newest
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
-from malletrain.runtime.kernel.machine_host import MachineHost
+from malletrain.runtime.kernel.machine_loop import MachineLoop, Step
 from malletrain.runtime.kernel.peers import Peers
 from malletrain.runtime.kernel.write_behind import WriteBehind
 from malletrain.runtime.messages import timestamp
@@ -128,16 +126,16 @@ class ControlLoop:
         self.plans: Hub[allocator_pb2.Plan] = Hub(merge=newest)
         self.newest: allocator_pb2.Plan | None = store.newest()
         machine = AllocatorMachine(settings.machine_options, _remembered(self.newest, boot_times.all()))
-        self._host = MachineHost(machine, recorder, clock)
+        self._machine = MachineLoop[AllocatorMachine, Stimulus, Effects](machine, recorder, clock, self._perform)
 
     @property
     def cluster(self) -> ClusterCache:
         """What is known of nodes, jobs and curves; to be read only."""
-        return self._host.machine.cluster
+        return self._machine.state.cluster
 
     def use_forward(self, forward: ForwardTime) -> None:
         """Compute T_fwd like this from the next plan on."""
-        self._apply(ForwardTimeChosen(forward))
+        self._machine.apply(ForwardTimeChosen(forward))
 
     def not_stored_yet(self, generation: int) -> allocator_pb2.Plan | None:
         """A plan that waits to be stored; None where there is none of this generation."""
@@ -172,58 +170,50 @@ class ControlLoop:
         joined = tuple(map(messages.node_from_proto, message.joined))
         self._spans.note_event(message, self._clock.time())
         self._recording.note(message)
-        self._apply(NodesReported(joined, tuple(message.left), message.snapshot))
+        self._machine.apply(NodesReported(joined, tuple(message.left), message.snapshot))
 
     async def _on_jobs(self, message: job_manager_pb2.WatchJobsResponse) -> None:
         jobs = tuple(map(messages.job_from_proto, message.jobs))
-        self._apply(JobsReported(jobs, message.snapshot, message.plan_generation))
+        self._machine.apply(JobsReported(jobs, message.snapshot, message.plan_generation))
 
     async def _on_profiles(self, message: profiler_pb2.WatchProfilesResponse) -> None:
         profiles = (messages.profile_from_proto(entry, self._caution) for entry in message.profiles)
-        self._apply(ProfilesReported(tuple(profiles)))
+        self._machine.apply(ProfilesReported(tuple(profiles)))
 
-    def _apply(self, stimulus: Stimulus) -> Question | None:
-        """Tell the machine, and do at once what needs no answer; returns what does."""
-        question = None
-        effects = self._host.advance(stimulus)
-        for effect in effects:
-            if isinstance(effect, AskPeers | Solve | ApplyPlan):
-                question = effect
-            else:
-                self._perform(effect)
-        return question
-
-    def _perform(self, effect: Effect) -> None:
-        match effect:
-            case StoreGrowths():
-                self._growths_to_store.add(effect.measured)
-            case ForgetEvents():
-                self._spans.forget_events()
-            case BeginPlan():
-                self._span = self._span_ends.enter_context(self._spans.plan(effect.reason))
-            case FinishPlan():
-                self._finish(effect)
+    def _perform(self, step: Step[AllocatorMachine, Stimulus, Effects]) -> None:
+        """Do at once what needs no answer."""
+        for effect in step.result:
+            match effect:
+                case StoreGrowths():
+                    self._growths_to_store.add(effect.measured)
+                case ForgetEvents():
+                    self._spans.forget_events()
+                case BeginPlan():
+                    self._span = self._span_ends.enter_context(self._spans.plan(effect.reason))
+                case FinishPlan():
+                    self._finish(effect)
+                case AskPeers() | Solve() | ApplyPlan():
+                    pass  # for `_answer`
 
     async def _make_plans(self) -> None:
         """Whenever something is due, tell the machine, and answer its questions."""
         with self._span_ends:
-            while True:
-                await self._host.wait_until_due()
-                question = self._apply(Due())
-                while question is not None:
-                    question = self._apply(await self._answer(question))
+            await self._machine.follow_time(Due(), lambda machine: machine.due_at, self._answer)
 
-    async def _answer(self, question: Question) -> Stimulus:
-        match question:
-            case AskPeers():
+    async def _answer(self, effects: Effects) -> Stimulus | None:
+        """The answer to the question among effects; a machine asks for one thing at a time."""
+        match next((effect for effect in effects if isinstance(effect, AskPeers | Solve | ApplyPlan)), None):
+            case AskPeers() as question:
                 with self._step("refresh_stays") as context:
                     return await self._ask_peers(question, context)
-            case Solve():
+            case Solve() as question:
                 with self._step("solve"):
                     return Solved(tuple([await self._solve(problem) for problem in question.problems]))
-            case ApplyPlan():
+            case ApplyPlan() as question:
                 with self._step("apply") as context:
                     return await self._apply_plan(question, context)
+            case None:
+                return None
 
     @contextmanager
     def _step(self, name: str) -> Iterator[TraceContext | None]:

@@ -43,12 +43,12 @@ from malletrain.job_manager.storage.store import JobStore
 from malletrain.job_manager.telemetry.change_spans import ChangeSpans
 from malletrain.job_manager.telemetry.metrics import JobManagerMetrics
 from malletrain.runtime.clock import Clock
-from malletrain.runtime.clock_steps import ClockSteps
+from malletrain.runtime.clock_steps import WatchedClock
 from malletrain.runtime.database.errors import CommitUnknownError, DatabaseUnavailableError
 from malletrain.runtime.errors import UnavailableError
 from malletrain.runtime.hub import Hub
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
-from malletrain.runtime.kernel.recording import Moment
+from malletrain.runtime.kernel.machine_loop import MachineLoop, Step
 
 _SWEEPS = 3
 _JOBS_AT_ONCE = 20
@@ -56,6 +56,10 @@ _LOOKS_PER_TICK = 200
 """With more jobs, each is looked at every few ticks: whether its trainer says that it is done is not urgent."""
 _NOTED_AT_ONCE = 20
 _NOTING_PAUSE_SECONDS = 0.01
+
+Recorded = Callable[[TransactionResult], Submission]
+"""Makes the record of the submission that a stimulus is."""
+ManagerStep = Step[ManagerState, Stimulus, TransactionResult, Recorded]
 
 
 class Engine:
@@ -91,19 +95,21 @@ class Engine:
         self.jobs: Hub[JobsChanged] = Hub(merge=JobsChanged.followed_by)
         self._launcher = launcher
         self._peers = peers
-        self._recorder = recorder
-        self._clock = clock
-        self._steps = ClockSteps(clock)
+        self._policy = recorder.machine.policy
+        self._clock = watched = WatchedClock(clock)
+        watched.follow(self._move_times)
         self._metrics = metrics
         self._spans = spans
         loaded = store.load()
         jobs = {name: without_evidence(job) for name, job in loaded.jobs.items()}
-        self._state = replace(loaded, jobs=JobTable.of(jobs), last_number=max(loaded.last_number, last_number))
+        state = replace(loaded, jobs=JobTable.of(jobs), last_number=max(loaded.last_number, last_number))
+        self._loop = MachineLoop[ManagerState, Stimulus, TransactionResult, Recorded](
+            state, recorder, watched, self._perform, store=self._store_step, publish=self._publish
+        )
         self._progress = ProgressBuffer()
         self._ended = EndedJobs(store.last_ended(MAX_ENDED_JOBS))
-        self._after = AfterReleases()
-        self._writer = ChangeWriter(store, self._state.jobs, self._perform_recorded, self._after.done)
-        self._effects = EffectRunner(launcher, peers, spans, self._writer, lambda: self._state.jobs, self)
+        self._writer = ChangeWriter(store, state.jobs, self._perform_recorded, self._loop.published)
+        self._effects = EffectRunner(launcher, peers, spans, self._writer, lambda: self.state.jobs, self)
         self._looks: deque[str] = deque()
         self._has_begun = False
         self._log = structlog.get_logger(__name__)
@@ -111,22 +117,20 @@ class Engine:
     @property
     def state(self) -> ManagerState:
         """What JobManager knows now."""
-        return self._state
+        return self._loop.state
 
     @property
     def is_quiet(self) -> bool:
         """Whether what can wait may be done: the idle nodes are known, the supervisors of an earlier JobManager have
         been found again, and no node is being given back.
         """
-        return self._has_begun and self._state.idle is not None and not self._effects.is_urgent
+        return self._has_begun and self.state.idle is not None and not self._effects.is_urgent
 
     def is_active(self, job_id: str) -> bool:
         """Whether there is such a job that is not in a final state."""
-        return job_id in self._state.jobs
+        return job_id in self.state.jobs
 
-    def apply(
-        self, stimulus: Stimulus, submission: Callable[[TransactionResult], Submission] | None = None
-    ) -> TransactionResult:
+    def apply(self, stimulus: Stimulus, submission: Recorded | None = None) -> TransactionResult:
         """Apply a stimulus. What it changes is stored soon: before any effect begins, except that nodes are released
         at once.
 
@@ -145,33 +149,41 @@ class Engine:
                 process is killed before.
             Exception: a defect of the state machine; see `FlightRecorder.advance`. The state stays as it was.
         """
-        if step := self._steps.take():
-            self._log.warning("the clock was set", seconds=round(step, 3))
-            self._peers.move_times(step)
-            self.apply(ClockStepped(step))
         self._note_progress_before(stimulus)
-        begin, before = self._clock.monotonic(), self._state
-        result = self._recorder.advance(before, stimulus, Moment(self._clock.time(), self._clock.monotonic()))
-        record = None if submission is None else submission(result)
-        generation = result.state.generation if isinstance(stimulus, PlanReceived) else None
-        uses, forgotten = changed_uses(before.ledger, result.state.ledger)
+        return self._loop.apply(stimulus, submission)
+
+    def _move_times(self, seconds: float) -> None:
+        """The wall clock was set by so many seconds: what lasts for a while lasts as long as before."""
+        self._log.warning("the clock was set", seconds=round(seconds, 3))
+        self._peers.move_times(seconds)
+        self.apply(ClockStepped(seconds))
+
+    def _store_step(self, step: ManagerStep) -> None:
+        """Have stored what a step changes, soon or, if it is a request, at once; it is refused if that fails."""
+        result, after = step.result, step.result.state
+        record = None if step.detail is None else step.detail(result)
+        uses, forgotten = changed_uses(step.before.ledger, after.ledger)
         usage = {(row.job_number, row.day): row for row in result.usage}
-        change = Change(result.changed, result.events, generation, record, uses, forgotten, usage=usage)
-        unknown = self._store_change(change, stimulus, result.state) if change else None
-        self._state = result.state
+        change = Change(result.changed, result.events, _generation(step), record, uses, forgotten, usage=usage)
+        if not change:
+            return
+        if isinstance(step.stimulus, REQUESTS):
+            self._writer.write_now(change, after.jobs)
+        else:
+            self._writer.add(change, after.jobs)
+
+    def _perform(self, step: ManagerStep) -> bool:
+        """Begin effects; returns whether nodes are being released by them."""
+        result = step.result
         self._ended.note(result.changed)
-        self._metrics.applied(stimulus, before, result, self._clock.monotonic() - begin)
+        self._metrics.applied(step.stimulus, step.before, result, self._clock.monotonic() - step.now.monotonic)
         if result.changed:
             self._spans.changed(result.changed)
-        releasing = self._effects.dispatch(result.effects)
-        progressed = isinstance(stimulus, ProgressNoted)
-        self._after.do(lambda: self._tell(result, generation, progressed=progressed), releasing=releasing)
-        if unknown is not None:
-            raise unknown
-        return result
+        return self._effects.dispatch(result.effects)
 
-    def _tell(self, result: TransactionResult, generation: int | None, *, progressed: bool) -> None:
+    def _publish(self, step: ManagerStep) -> None:
         """Tell watchers, trainers and the log what has changed."""
+        result = step.result
         for event in result.events:
             old = None if event.from_state is None else event.from_state.value
             self._log.info(
@@ -179,7 +191,8 @@ class Engine:
             )
         if result.changed:
             jobs = {job.id: job for job in result.changed}
-            self.jobs.publish(JobsChanged(jobs, generation, jobs.keys() if progressed else frozenset()))
+            progressed = jobs.keys() if isinstance(step.stimulus, ProgressNoted) else frozenset()
+            self.jobs.publish(JobsChanged(jobs, _generation(step), progressed))
         for job_id, notice in result.notices:
             self._effects.notify(job_id, notice)
 
@@ -192,7 +205,7 @@ class Engine:
         Raises:
             DatabaseUnavailableError: the database does not answer.
         """
-        if (noted := self._progress.take(self._state.jobs, job_ids)) is not None:
+        if (noted := self._progress.take(self.state.jobs, job_ids)) is not None:
             self.apply(noted)
         while self._writer.behind:
             await self._writer.stored()
@@ -227,7 +240,7 @@ class Engine:
     def note_progress(self, reports: Iterable[Progressed]) -> None:
         """Take over what Monitor says of jobs. What decides nothing becomes part of the state later."""
         for report in reports:
-            job = self._state.jobs.get(report.job_id)
+            job = self.state.jobs.get(report.job_id)
             if job is None:
                 self._correct(self._ended.corrected(report))
             elif self._progress.note(job, report) is not None:
@@ -237,7 +250,7 @@ class Engine:
         """Store and publish a job that had ended before all its samples were known."""
         if job is not None:
             self._log.info("samples of an ended job corrected", job=job.id, samples=job.samples)
-            self._writer.add(Change([job]), self._state.jobs)
+            self._writer.add(Change([job]), self.state.jobs)
             self.jobs.publish(JobsChanged({job.id: job}, None, frozenset({job.id})))
 
     def shown(self, job: Job) -> Job:
@@ -246,29 +259,15 @@ class Engine:
 
     def samples_in_usage(self) -> dict[int, int]:
         """The newest samples of the jobs whose usage goes on, by number."""
-        jobs = self._state.jobs
-        return {jobs[name].number: self._progress.samples_of(jobs[name]) for name in self._state.usage}
+        jobs = self.state.jobs
+        return {jobs[name].number: self._progress.samples_of(jobs[name]) for name in self.state.usage}
 
     def _note_progress_before(self, stimulus: Stimulus) -> None:
         """Have samples in the state before a stimulus that may end their job."""
         if isinstance(stimulus, SupervisorEnded | Shutdown):
             only = [stimulus.job_id] if isinstance(stimulus, SupervisorEnded) else None
-            if (noted := self._progress.take(self._state.jobs, only)) is not None:
+            if (noted := self._progress.take(self.state.jobs, only)) is not None:
                 self.apply(noted)
-
-    def _store_change(self, change: Change, stimulus: Stimulus, after: ManagerState) -> CommitUnknownError | None:
-        """Have a change stored, soon or, if it is a request, at once; the request is refused if that fails."""
-        if not isinstance(stimulus, REQUESTS):
-            self._writer.add(change, after.jobs)
-            return None
-        try:
-            self._writer.write_now(change, after.jobs)
-        except CommitUnknownError as error:
-            return error
-        except DatabaseUnavailableError:
-            self._recorder.forget_last()
-            raise
-        return None
 
     async def run(self, reconcile_seconds: float, progress_seconds: float) -> None:
         """Adopt the supervisors that run, then perform effects and check time limits, until cancelled.
@@ -280,7 +279,7 @@ class Engine:
         await self._sweep_strays()
         async with asyncio.TaskGroup() as group:
             with self._effects.performed_by(group):
-                supervised = [job for job in self._state.jobs.values() if job.has_supervisor]
+                supervised = [job for job in self.state.jobs.values() if job.has_supervisor]
                 group.create_task(lasting(self._writer.run(), "changes to store"))
                 group.create_task(lasting(self._write_progress(progress_seconds), "progress"))
                 self._effects.adopt(StartSupervisor(job.id, job.incarnation) for job in supervised)
@@ -301,7 +300,7 @@ class Engine:
             await self._launcher.stop(job.id, job.incarnation, grace_seconds)
             self.apply(await self._launcher.collect(job.id, job.incarnation))
 
-        await asyncio.gather(*(end(job) for job in self._state.jobs.values() if job.has_supervisor))
+        await asyncio.gather(*(end(job) for job in self.state.jobs.values() if job.has_supervisor))
 
     async def flush(self) -> None:
         """Try once more to store what waits for the database. To be called at the end."""
@@ -322,7 +321,7 @@ class Engine:
                         break
                 else:
                     raise UnavailableError("JobManager ends")
-        await self._launcher.sweep_nodes(nodes, lambda: [job.id for job in self._state.jobs.values() if job.supervised])
+        await self._launcher.sweep_nodes(nodes, lambda: [job.id for job in self.state.jobs.values() if job.supervised])
 
     async def remove_ended(self, numbers: Collection[int], request_ids: Collection[str]) -> None:
         """Have jobs that have ended deleted from the database, after all that happened before.
@@ -331,18 +330,18 @@ class Engine:
             DatabaseUnavailableError: the database does not answer; they are deleted later.
         """
         self._ended.forget(numbers)
-        self._writer.add(Change(removed_jobs=numbers, removed_requests=request_ids), self._state.jobs)
+        self._writer.add(Change(removed_jobs=numbers, removed_requests=request_ids), self.state.jobs)
         await self._writer.stored()
 
     def _are_held(self, nodes: frozenset[str]) -> bool:
-        jobs = JobTable.over(self._state.jobs).on_nodes(nodes)
+        jobs = JobTable.over(self.state.jobs).on_nodes(nodes)
         return any(node_of(name) in nodes for job in jobs for name in job.held)
 
     async def _sweep_strays(self) -> None:
         for _ in range(_SWEEPS):
             try:
                 ended = await self._launcher.sweep_strays(
-                    lambda: [job.id for job in self._state.jobs.values() if job.has_supervisor]
+                    lambda: [job.id for job in self.state.jobs.values() if job.has_supervisor]
                 )
             except ProcessesLeftError as error:
                 # Those of one user that always begin others must not keep the jobs of all waiting.
@@ -363,11 +362,11 @@ class Engine:
     def _next_looks(self) -> list[str]:
         """The jobs whose folders are looked at now, by turns where there are many."""
         if not self._looks:
-            self._looks = deque(self._state.jobs)
+            self._looks = deque(self.state.jobs)
         return [self._looks.popleft() for _ in range(min(_LOOKS_PER_TICK, len(self._looks)))]
 
     def _is_undone(self, job_id: str) -> bool:
-        job = self._state.jobs.get(job_id)
+        job = self.state.jobs.get(job_id)
         return job is not None and job.supervised and job.done_since is None
 
     async def _write_progress(self, seconds: float) -> None:
@@ -377,56 +376,16 @@ class Engine:
             parts = range(0, len(names), _NOTED_AT_ONCE)
             for first in parts:
                 some = names[first : first + _NOTED_AT_ONCE]
-                if (noted := self._progress.take(self._state.jobs, some)) is not None:
+                if (noted := self._progress.take(self.state.jobs, some)) is not None:
                     self.apply(noted)
                 # A release takes several turns of the loop: it must not wait for such a part in each of them.
                 await asyncio.sleep(min(_NOTING_PAUSE_SECONDS, seconds / (2 * len(parts))))
 
     def _perform_recorded(self) -> None:
-        commanded = JobTable.over(self._state.jobs).marked(JobMark.COMMANDED)
-        self._effects.dispatch(required_effects(commanded, self._recorder.machine.policy))
+        commanded = JobTable.over(self.state.jobs).marked(JobMark.COMMANDED)
+        self._effects.dispatch(required_effects(commanded, self._policy))
 
 
-_TURNS = 4
-"""Turns of the event loop until a command that was begun in this one has been handed to gRPC."""
-
-
-class AfterReleases:
-    """Does things in order: at once, or some turns of the event loop later if nodes are being released."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._done = asyncio.Event()
-        self._done.set()
-
-    def do(self, work: Callable[[], None], *, releasing: bool) -> None:
-        """Do something, after all that waits already.
-
-        Args:
-            work: What is done.
-            releasing: Whether commands that release nodes have just been begun.
-        """
-        if not releasing and not self._waiting:
-            work()
-            return
-        self._waiting.append(work)
-        if len(self._waiting) == 1:
-            self._done.clear()
-            self._turn(_TURNS)
-
-    async def done(self) -> None:
-        """Wait until nothing waits."""
-        await self._done.wait()
-
-    def _turn(self, left: int) -> None:
-        if left:
-            asyncio.get_running_loop().call_soon(self._turn, left - 1)
-            return
-        try:
-            while self._waiting:
-                self._waiting.popleft()()
-        finally:
-            if self._waiting:  # one has failed
-                self._turn(1)
-            else:
-                self._done.set()
+def _generation(step: ManagerStep) -> int | None:
+    """Generation of the plan that a step has applied."""
+    return step.result.state.generation if isinstance(step.stimulus, PlanReceived) else None

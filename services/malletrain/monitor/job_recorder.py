@@ -126,6 +126,15 @@ class JobRecorder:
         self._trim()  # not before: any of the stimulus's jobs may fail
         return effects
 
+    def state_after(self, before: MonitorMachine, result: Effects) -> MonitorMachine:
+        """The same machine: it changes in place."""
+        del result
+        return before
+
+    def forget_last(self) -> None:
+        """Nothing of Monitor's is refused after it was handled: what has happened is stored later."""
+        raise AssertionError("Monitor's machine has changed in place")
+
     def _advance(self, machine: MonitorMachine, stimulus: Stimulus, now: Moment) -> Effects:
         if not self._validate:
             return advance_naming_job(machine, stimulus, now)

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from malletrain.common.tasks import lasting
 from malletrain.monitor.job_recorder import JobRecorder
-from malletrain.monitor.machine.machine import MonitorMachine
+from malletrain.monitor.machine.machine import Effects, MonitorMachine
 from malletrain.monitor.machine.progress import ReportedBatch
 from malletrain.monitor.machine.stimuli import (
     BatchesReported,
@@ -66,8 +66,8 @@ from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub, newest_of_each
+from malletrain.runtime.kernel.machine_loop import MachineLoop, Step
 from malletrain.runtime.kernel.peers import Peers
-from malletrain.runtime.kernel.recording import Moment
 from malletrain.runtime.kernel.write_behind import WriteBehind
 from malletrain.runtime.metrics.rows import JobRow
 from malletrain.runtime.pieces import pieces
@@ -213,8 +213,10 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         self._for_nodes = for_nodes
         self._peers = peers
         self._clock = clock
-        self._recorder = recorder
         self._machine = MonitorMachine(JobTrackers(section.options(), store.load(), clock.monotonic()))
+        self._loop = MachineLoop[MonitorMachine, Stimulus, Effects, Mapping[ReportStream, bool]](
+            self._machine, recorder, clock, self._perform_all
+        )
         self._router = CommandRouter(section.command_seconds, new_id)
         self._inbox: asyncio.Queue[_Received] = asyncio.Queue(_INBOX_MESSAGES)
         self._budget = ReportBudget()
@@ -367,7 +369,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
     async def ForgetJobs(self, request: monitor_pb2.ForgetJobsRequest, context: Any) -> monitor_pb2.ForgetJobsResponse:
         """Delete what is known of jobs."""
         del context
-        self._apply(JobsForgotten(tuple(request.job_ids)))
+        self._loop.apply(JobsForgotten(tuple(request.job_ids)))
         await self._changes.flush()
         await self._changes.stored()
         return monitor_pb2.ForgetJobsResponse()
@@ -427,24 +429,12 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         self._budget.note_owners(((job.id, job.owner) for job in message.jobs), snapshot=message.snapshot)
         self._stragglers.place(places_of(message), all_jobs=message.snapshot)
         if message.snapshot:
-            self._apply(JobsKept(tuple(job.id for job in message.jobs)))
-        self._apply(commands_of(message))
+            self._loop.apply(JobsKept(tuple(job.id for job in message.jobs)))
+        self._loop.apply(commands_of(message))
 
-    def _now(self) -> Moment:
-        return Moment(self._clock.time(), self._clock.monotonic())
-
-    def _apply(self, stimulus: Stimulus, streams: Mapping[ReportStream, bool] | None = None) -> None:
-        """Tell the machine, and do what it wants done.
-
-        Args:
-            stimulus: What happens.
-            streams: Reporters that are told once it is stored, and whether each has ended its side.
-
-        Raises:
-            Exception: a defect of the machine; see `JobRecorder.advance`.
-        """
-        for effect in self._recorder.advance(self._machine, stimulus, self._now()):
-            self._perform(effect, streams or {})
+    def _perform_all(self, step: Step[MonitorMachine, Stimulus, Effects, Mapping[ReportStream, bool]]) -> None:
+        for effect in step.result:
+            self._perform(effect, step.detail or {})
 
     def _perform(self, effect: Effect, streams: Mapping[ReportStream, bool]) -> None:
         match effect:
@@ -490,7 +480,9 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             streams: dict[ReportStream, bool] = {}
             for entry in received:
                 streams[entry.stream] = streams.get(entry.stream, False) or entry.batch is None
-            self._apply(BatchesReported(tuple(entry.batch for entry in received if entry.batch is not None)), streams)
+            self._loop.apply(
+                BatchesReported(tuple(entry.batch for entry in received if entry.batch is not None)), streams
+            )
             self._add_metrics(received)
         await self._changes.flush()
         acknowledged, self._acknowledged = self._acknowledged, 0
@@ -548,7 +540,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
     async def _publish_loop(self) -> None:
         while True:
             await asyncio.sleep(self._section.publish_seconds)
-            self._apply(PublishDue())
+            self._loop.apply(PublishDue())
 
 
 def _job_row(tracker: JobTracker) -> JobRow:

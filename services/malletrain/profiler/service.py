@@ -13,7 +13,7 @@ from typing_extensions import override
 from malletrain.common.tasks import lasting
 from malletrain.profiler import wire
 from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobProfile
-from malletrain.profiler.machine.machine import ProfilerMachine
+from malletrain.profiler.machine.machine import Effects, ProfilerMachine
 from malletrain.profiler.machine.recording import RecordedProfiler
 from malletrain.profiler.machine.stimuli import (
     CountRuns,
@@ -40,7 +40,7 @@ from malletrain.runtime.errors import InvalidInputError, NotFoundError, Unavaila
 from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub, newest_of_each
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
-from malletrain.runtime.kernel.machine_host import MachineHost
+from malletrain.runtime.kernel.machine_loop import MachineLoop, Step
 from malletrain.runtime.kernel.peers import Peers
 from malletrain.runtime.kernel.write_behind import WriteBehind
 from malletrain.runtime.pieces import pieces
@@ -101,7 +101,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
             Path(settings.state_dir) / "debug", RecordedProfiler(), settings.validate_state, min_stimuli=_MIN_RECORDED
         )
         self._hub: Hub[list[profiler_pb2.Profile]] = Hub(merge=newest_of_each(lambda entry: entry.job_id))
-        self._host = MachineHost(self._machine, recorder, clock)
+        self._loop = MachineLoop[ProfilerMachine, Stimulus, Effects](self._machine, recorder, clock, self._perform_all)
         self._metrics = ProfilerMetrics()
         self._changes = WriteBehind[RowChanges](
             store.write, RowChanges.followed_by, "profiler", on_failed=self._metrics.store_failed
@@ -124,7 +124,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         peers = self._peers
         jobs = job_manager_pb2.WatchJobsRequest(without_progress=True, in_pieces=True)
         nodes, scaling = scavenger_pb2.WatchNodesRequest(in_pieces=True), monitor_pb2.WatchScalingRequest()
-        self._apply(Started())
+        self._loop.apply(Started())
         async with asyncio.TaskGroup() as group:
             group.create_task(lasting(follow("jobs", lambda: peers.job_manager.WatchJobs(jobs), self._on_jobs), "jobs"))
             group.create_task(
@@ -134,7 +134,8 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
                 lasting(follow("nodes", lambda: peers.scavenger.WatchNodes(nodes), self._on_nodes), "nodes")
             )
             group.create_task(lasting(self._changes.run(), "changes to store"))
-            group.create_task(lasting(self._tell_when_due(), "tell when due"))
+            following = self._loop.follow_time(Due(), lambda machine: machine.due_at)
+            group.create_task(lasting(following, "tell when due"))
 
     async def close(self) -> None:
         """End all streams and close the database."""
@@ -161,7 +162,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         self._read_profile(request.job_id)
         job = self._machine.jobs[request.job_id]
         require_owner(current_caller(), job.owner, job.job_id, "have it profiled")
-        self._apply(ProfileRequested(request.job_id))
+        self._loop.apply(ProfileRequested(request.job_id))
         await self._changes.stored()  # where that fails, the run is queued nevertheless; asking again changes nothing
         return profiler_pb2.StartProfileResponse(profile=self._read_profile(request.job_id))
 
@@ -193,7 +194,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
     def _read_profile(self, job_id: str) -> profiler_pb2.Profile:
         if not job_id:
             raise InvalidInputError("job_id", "a job identifier", job_id)
-        self._apply(ReadRequested())
+        self._loop.apply(ReadRequested())
         if not self._machine.ready:
             raise UnavailableError("no profiles yet: JobManager has not been reached since the start")
         profile = self._machine.curves.last_profile(job_id)
@@ -205,22 +206,16 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         return [wire.profile_message(profile, self._machine.runs) for profile in profiles]
 
     async def _on_jobs(self, message: job_manager_pb2.WatchJobsResponse) -> None:
-        self._apply(wire.jobs_from_proto(message))
+        self._loop.apply(wire.jobs_from_proto(message))
 
     async def _on_scaling(self, message: monitor_pb2.WatchScalingResponse) -> None:
-        self._apply(wire.scaling_from_proto(message, self._machine.curves))
+        self._loop.apply(wire.scaling_from_proto(message, self._machine.curves))
 
     async def _on_nodes(self, message: scavenger_pb2.WatchNodesResponse) -> None:
-        self._apply(wire.nodes_from_proto(message))
+        self._loop.apply(wire.nodes_from_proto(message))
 
-    async def _tell_when_due(self) -> None:
-        while True:
-            await self._host.wait_until_due()
-            self._apply(Due())
-
-    def _apply(self, stimulus: Stimulus) -> None:
-        """Tell the machine, and do what it wants done."""
-        for effect in self._host.advance(stimulus):
+    def _perform_all(self, step: Step[ProfilerMachine, Stimulus, Effects]) -> None:
+        for effect in step.result:
             self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:

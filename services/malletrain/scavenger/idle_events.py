@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncGenerator, Callable
 
 import structlog
@@ -13,7 +14,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError, UnavailableError
 from malletrain.runtime.hub import Hub
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
-from malletrain.runtime.kernel.recording import Moment
+from malletrain.runtime.kernel.machine_loop import MachineLoop, Step
 from malletrain.runtime.messages import timestamp
 from malletrain.runtime.pieces import pieces
 from malletrain.runtime.tracing.propagation import to_message
@@ -87,7 +88,6 @@ class IdleEvents:
         self._note_quarantine = note_quarantine
         self.machine = machine
         self._source = source
-        self._recorder = recorder
         self._state_file = state_file
         self._clock = clock
         self._metrics = metrics
@@ -97,14 +97,15 @@ class IdleEvents:
         self._closing = False
         # Set once there is an observation, or once none will come.
         self._ready = asyncio.Event()
-        self._reschedule = asyncio.Event()
+        self._loop = MachineLoop[ScavengerMachine, Stimulus, Effects, Span](machine, recorder, clock, self._perform_all)
         self._log = structlog.get_logger(__name__)
 
     async def run(self) -> None:
         """Follow the source and the debounce deadlines, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(ending(self._follow_source(), "source"), name="source")
-            group.create_task(lasting(self._follow_deadlines(), "deadlines"), name="deadlines")
+            deadlines = self._loop.follow_time(Due(), self._due_at)
+            group.create_task(lasting(deadlines, "deadlines"), name="deadlines")
 
     def close(self) -> None:
         """End the streams of all watchers."""
@@ -119,16 +120,15 @@ class IdleEvents:
             stimulus: What happens.
             part_of: The call that it is part of; None: none.
         """
-        now = Moment(self._clock.time(), self._clock.monotonic())
-        effects = self._recorder.advance(self.machine, stimulus, now)
-        for effect in effects:
-            self._perform(effect, part_of)
-        self._reschedule.set()
-        return effects
+        return self._loop.apply(stimulus, part_of)
 
     def exclude(self) -> None:
         """Tell the source which nodes are out."""
         self._source.exclude(self.machine.idle.cooldowns(), self.machine.drains)
+
+    def _perform_all(self, step: Step[ScavengerMachine, Stimulus, Effects, Span]) -> None:
+        for effect in step.result:
+            self._perform(effect, step.detail)
 
     def _perform(self, effect: Effect, part_of: Span | None) -> None:
         match effect:
@@ -242,15 +242,13 @@ class IdleEvents:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _MAX_RETRY_SECONDS)
 
-    async def _follow_deadlines(self) -> None:
-        while True:
-            self._reschedule.clear()
-            deadline = self.machine.idle.next_deadline()
-            wait = None if deadline is None else min(max(0.0, deadline - self._clock.time()), _MAX_SLEEP_SECONDS)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._reschedule.wait()
-            self.apply(Due())
+    def _due_at(self, machine: ScavengerMachine) -> float:
+        """When the next debounce or cooldown ends, or earlier: asking the wall clock tells whether it was set."""
+        deadline = machine.idle.next_deadline()
+        if deadline is None:
+            return math.inf
+        seconds = deadline - self._clock.time()
+        return self._clock.monotonic() + min(seconds, _MAX_SLEEP_SECONDS)
 
     def _described(self, nodes: tuple[IdleNode, ...]) -> list[resources_pb2.Node]:
         now = self._clock.time()

@@ -166,6 +166,10 @@ class FlightRecorder(Generic[StateT, StimulusT, ResultT]):
             newest.append(timed)
         return result
 
+    def state_after(self, before: StateT, result: ResultT) -> StateT:
+        """The state after a stimulus; a machine that changes in place is the same."""
+        return self.machine.state_after(before, result)
+
     def forget_last(self) -> None:
         """The last stimulus was not applied after all: its change could not be stored."""
         self._segments[-1][1].pop()
