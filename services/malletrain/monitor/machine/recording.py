@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from malletrain.monitor.machine.machine import Effects, MonitorMachine
 from malletrain.monitor.machine.progress import ReportedBatch
-from malletrain.monitor.machine.stimuli import BatchesReported, ScalesCommanded, Stimulus
+from malletrain.monitor.machine.stimuli import BatchesReported, JobsPlaced, ScalesCommanded, Stimulus
 from malletrain.monitor.machine.validation import JobCounts, check_advance, counts_of, jobs_of
 from malletrain.runtime.kernel.recording import Moment, RecordedMachine, name_job
 
@@ -96,6 +96,8 @@ def parts_of(stimulus: Stimulus) -> dict[str, Stimulus]:
             parts = {job_id: BatchesReported(tuple(of_job)) for job_id, of_job in batches.items()}
         case ScalesCommanded():
             parts = {job_id: ScalesCommanded(((job_id, command),)) for job_id, command in stimulus.commands}
+        case JobsPlaced():
+            parts = {job_id: JobsPlaced(((job_id, span),)) for job_id, span in stimulus.spans}
     return parts
 
 
