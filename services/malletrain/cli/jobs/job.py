@@ -27,7 +27,6 @@ from malletrain.cli.jobs.job_output import (
 )
 from malletrain.cli.jobs.metrics import SPARKLINE_POINTS, history_facts
 from malletrain.cli.jobs.naming import JobArgument, job_of
-from malletrain.cli.jobs.needs import needs_in_words
 from malletrain.cli.jobs.outlook import ask, eta_in_words, lost_in_words, outlook, outlook_dict, samples_in_words
 from malletrain.cli.jobs.spreading import loss_dict, losses_of
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
@@ -50,6 +49,7 @@ from malletrain.cli.shared.terminal import open_console
 from malletrain.common.version import VERSION
 from malletrain.model.spreading import SpreadLoss, loss_in_words
 from malletrain.model.topology import NodeTree, TopologyPreference, level_in_words, spans_in_words
+from malletrain.observer.job_intake import needs_in_words
 from malletrain.observer.outlook import Outlook
 from malletrain.runtime.access.identity import PermissionDeniedError
 from malletrain.runtime.errors import InvalidInputError
@@ -151,7 +151,7 @@ def _print_facts(
         ),
         "scale": scale_in_words(found),
         **({"after": after} if (after := dependencies_in_words(found.spec)) else {}),
-        **({"needs nodes of": needs} if (needs := needs_in_words(found.spec)) else {}),
+        **({"needs nodes of": needs} if (needs := needs_in_words(found.spec.needs)) else {}),
         **({"topology": topology} if topology else {}),
         "weight": weight,
         **({"value": value_text(value_from_proto(found.spec))} if found.spec.HasField("value") else {}),
