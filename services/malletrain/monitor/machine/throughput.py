@@ -231,13 +231,21 @@ class ThroughputMeter:
         return tuple(points[nodes] for nodes in sorted(points))
 
     def recent_points(self) -> tuple[MeasuredPoint, ...]:
-        """The same, where the point of the present visit may lack its newest steps, an eighth of them at most.
+        """The same, where the point of the present visit may lack its newest steps, an eighth of those that count.
 
-        For the store, which is written several times a second: estimating a point is what costs most here.
+        For the store and those who watch, several times a second: estimating a point is what costs most here.
         """
-        if self._kept - self._estimated_at <= self._estimated_at // _OUTDATED_BY:
-            return self.known_points
-        return self.points()
+        return self.known_points if self._is_recent() else self.points()
+
+    def recent_rate(self, nodes: int) -> float:
+        """Throughput at a scale as of `recent_points`, in samples/s; 0 while unknown."""
+        if nodes == self._nodes and self._estimate is not None and self._is_recent():
+            return self._estimate.rate
+        return self.rate(nodes)
+
+    def _is_recent(self) -> bool:
+        fresh, counted = self._kept - self._estimated_at, min(self._estimated_at, self.options.window_steps)
+        return fresh <= counted // _OUTDATED_BY
 
     def rate(self, nodes: int) -> float:
         """Throughput at a scale in samples/s; 0 while unknown."""

@@ -261,7 +261,7 @@ class JobTracker:
     @property
     def rate(self) -> float:
         """Throughput at the present scale in samples/s; 0 while unknown."""
-        return self._throughput.rate(self._progress.nodes)
+        return self._throughput.recent_rate(self._progress.nodes)
 
     @property
     def reporters(self) -> dict[str, ReporterState]:
@@ -287,7 +287,7 @@ class JobTracker:
         stalls = self._stalls
         return JobScaling(
             job_id=self.job_id,
-            points=self.points(),
+            points=self._throughput.recent_points(),
             scale_up_seconds=stalls.scale_up_seconds(),
             scale_down_seconds=stalls.scale_down_seconds(),
             rescales=stalls.rescales(),
