@@ -244,6 +244,11 @@ class ClusterCache:
         """Jobs that have a deadline and take part in plans."""
         return tuple(job_id for job_id, job in self._jobs.items() if job.admitted and job.plannable.value.moves)
 
+    def open_deadlines(self, now: float) -> tuple[float, ...]:
+        """The deadlines that are still to come of jobs that take part in plans, in seconds since the epoch."""
+        times = (job.plannable.value.due_at for job in self._jobs.values() if job.admitted)
+        return tuple(time for time in times if time is not None and time > now)
+
     def update_profiles(self, profiles: Iterable[CachedProfile]) -> None:
         """Take over changed profiles."""
         self._input = None
@@ -258,7 +263,8 @@ class ClusterCache:
     def plan_input(self, now: float) -> PlanInput:
         """All that a plan depends on, at `now` in seconds since the epoch: the same object while nothing changes."""
         if self._input is None or not self._input[0] <= now < self._input[1]:
-            ends = (self.next_unpinned(now), self.next_eligible(now), self.next_overdue(now))
+            deadline = min(self.open_deadlines(now), default=None)
+            ends = (self.next_unpinned(now), self.next_eligible(now), self.next_overdue(now), deadline)
             self._input = now, min((time for time in ends if time is not None), default=inf), self._plan_input(now)
         return self._input[2]
 
@@ -294,6 +300,9 @@ class ClusterCache:
                 if job.plannable.member is not None and (not job.may_be_planned(now) or job.plannable.id in faults)
             },
             late_rates=self._late_rates,
+            past_deadlines=frozenset(
+                job.plannable.id for job in jobs if (due := job.plannable.value.due_at) is not None and due <= now
+            ),
             stays=self._stays.copy(),
             faults=faults,
         )

@@ -106,6 +106,14 @@ class PlannedValue:
         """Whether it changes with time and progress."""
         return self.value.deadline is not None
 
+    @property
+    def due_at(self) -> float | None:
+        """When its value changes because its time is over, in seconds since the epoch; None: it never does."""
+        deadline = self.value.deadline
+        if deadline is None or not self.target_samples:
+            return None
+        return deadline.seconds + (self.submitted if deadline.after_submission else 0.0)
+
     def curve(self, now: float) -> ValueCurve:
         """The value curve at `now`, in seconds since the epoch."""
         if self is LINEAR_PLAN:
@@ -178,6 +186,7 @@ class PlanInput:
         busy_gpus: GPUs of members of fleets that are being stopped, by NODE#NUMBER, with their fleets.
         resting: Members of fleets that may not have GPUs now and have not ended, with their fleets.
         late_rates: Members of fleets whose rates did not come in time, by their jobs.
+        past_deadlines: Jobs whose deadlines have passed.
         unix_seconds: The time, in seconds since the epoch; only deadlines need it.
         stays: How much longer nodes are expected to stay idle by what is known since they were told of, in seconds.
         faults: Jobs that are left out since their figures are wrong, and what is wrong with each. They are not among
@@ -194,6 +203,7 @@ class PlanInput:
     busy_gpus: Mapping[str, str] = field(default_factory=dict)
     resting: Mapping[str, str] = field(default_factory=dict)
     late_rates: Mapping[str, LateRate] = field(default_factory=dict)
+    past_deadlines: frozenset[str] = frozenset()
     unix_seconds: float = 0.0
     stays: Mapping[str, float] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
