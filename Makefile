@@ -212,6 +212,7 @@ benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/conversion.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/gpu_units.py
+	$(BIN)/python benchmarks/shared_node.py
 	[ ! -e $${MALLETRAIN_SHARED:-../shared}/traces ] || $(BIN)/python benchmarks/studies/horizon.py
 	[ ! -e $${MALLETRAIN_SHARED:-../shared}/traces ] || $(BIN)/python benchmarks/studies/horizon_by_day.py
 	[ ! -e $${MALLETRAIN_SHARED:-../shared}/traces ] || $(BIN)/python benchmarks/studies/auto_tuning.py

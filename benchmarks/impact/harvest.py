@@ -196,7 +196,7 @@ def _services(folder: Path, settings: str, scripts: Path, cluster: Cluster) -> I
     before = dict(os.environ)
     os.environ.update(cluster.environment, PATH=f"{scripts}:{before['PATH']}")
     try:
-        starting = deployed(folder, settings)
+        starting = deployed(folder, settings, seconds=180.0)
         deployment = starting.__enter__()
     finally:
         os.environ.clear()
