@@ -37,9 +37,9 @@ SHOWN_BY = {
 """The pages that show what a service tells, by the service."""
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 844), (3840, 2160)], ids=["narrow", "wall"])
-@pytest.mark.parametrize("name", ["now", "jobs", "job", "plan", "nodes", "week", "usage"])
-def test_pages_fit_narrow_screens_and_walls(
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1366, 768), (1920, 1080), (3840, 2160)])
+@pytest.mark.parametrize("name", ["now", "jobs", "job", "compare", "plan", "nodes", "week", "usage"])
+def test_pages_fit_screens_from_telephones_to_walls(
     page: Any, base: str, job_id: str, name: str, width: int, height: int
 ) -> None:
     page.set_viewport_size({"width": width, "height": height})

@@ -8,6 +8,7 @@ from typing import Any
 
 from bokeh.models import (
     ColumnDataSource,
+    CustomJS,
     CustomJSHover,
     FactorRange,
     FixedTicker,
@@ -25,6 +26,8 @@ from malletrain.observer.history import USES, Use
 
 _TOOLS = "xpan,xwheel_zoom,xbox_zoom,reset"
 _MAX_LABELS = 24
+_NARROW_PX = 450
+"""Plots that are less wide have no room for a legend in one line."""
 _MAX_GAPS = 100
 """Rows up to which bars have gaps between them; gaps between narrower ones would only make them pale."""
 _HATCHES = {Use.BOOTING: "/", Use.STALLED: "x", Use.STOPPING: "."}
@@ -160,11 +163,21 @@ def _line(plot: Any, source: ColumnDataSource, x: str, y: str, color: str, **poi
     return plot.scatter(source=source, x=x, y=y, color=color, **points)
 
 
-def legend_above(plot: Any) -> None:
-    """Put the legend above the plot."""
+def legend_above(plot: Any, narrow_columns: int = 2) -> None:
+    """Put the legend above the plot, in one line where there is room.
+
+    Args:
+        plot: The figure.
+        narrow_columns: In how many columns it is on a narrow screen.
+    """
     plot.legend.orientation = "horizontal"
     plot.legend.spacing = 18
     plot.add_layout(plot.legend[0], "above")
+    fold = CustomJS(
+        args={"legend": plot.legend[0], "columns": narrow_columns},
+        code=f"legend.ncols = cb_obj.inner_width < {_NARROW_PX} ? columns : 'auto'",
+    )
+    plot.js_on_change("inner_width", fold)
 
 
 def label_rows(plot: Any, names: Sequence[str]) -> None:
@@ -360,7 +373,7 @@ def worth_figure(source: ColumnDataSource, jobs: Sequence[str], colours: Colours
         name="worth",
         height=worth_height(len(jobs)),
         y_range=FactorRange(*worth_rows(jobs)),
-        x_axis_label="objective per node (weighted samples within T_fwd)",
+        x_axis_label="objective per node",
         tools="xpan,xwheel_zoom,reset",
         sizing_mode="stretch_width",
     )
@@ -385,7 +398,7 @@ def worth_figure(source: ColumnDataSource, jobs: Sequence[str], colours: Colours
         color=colours.second,
         legend_label="gained with one node more",
     )
-    legend_above(plot)
+    legend_above(plot, narrow_columns=1)
     return plot
 
 
