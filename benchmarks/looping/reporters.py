@@ -19,7 +19,7 @@ import grpc.aio
 
 from benchmarks.looping.stand_ins import open_scales, scale_of
 from malletrain.cli.shared.settings import load
-from malletrain.client.outbox import Outbox
+from malletrain.client.monitor_stream import Outbox
 from malletrain.client.ring import RingRecord
 from malletrain.runtime.access.credentials import showing
 from malletrain.runtime.access.installation import open_installation
