@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.arguments import positive
 from benchmarks.looping.measuring import Command, NodeEvent, latencies, summary
+from malletrain.allocator.explanation.plan_parts import describe
 from malletrain.allocator.machine import stimuli as asked
 from malletrain.allocator.machine.cluster_cache import CachedProfile
 from malletrain.allocator.machine.machine import AllocatorMachine
@@ -37,7 +38,6 @@ from malletrain.allocator.settings import AllocatorSettings
 from malletrain.allocator.solvers.solving import solve
 from malletrain.allocator.telemetry.metrics import AllocatorMetrics
 from malletrain.allocator.wire import messages
-from malletrain.allocator.wire.plan_messages import describe
 from malletrain.job_manager.machine import effects as commanded
 from malletrain.job_manager.machine import stimuli as happened
 from malletrain.job_manager.machine.jobs import JobSpec

@@ -17,7 +17,7 @@ import grpc.aio
 
 from benchmarks.looping.stand_ins import open_scales, scale_of
 from malletrain.cli.shared.settings import load
-from malletrain.client.outbox import Outbox
+from malletrain.client.monitor_stream import Outbox
 from malletrain.client.ring import RingRecord
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.channel import open_channel

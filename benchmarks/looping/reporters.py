@@ -19,7 +19,7 @@ import grpc.aio
 
 from benchmarks.looping.stand_ins import open_scales, scale_of
 from malletrain.cli.shared.settings import load
-from malletrain.client.outbox import SEND_SECONDS, UNANSWERED_SECONDS
+from malletrain.client.monitor_stream import SEND_SECONDS, UNANSWERED_SECONDS
 from malletrain.runtime.access.credentials import showing
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.clock import SystemClock

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.agent.slurm_preemption import PreemptionQueryError, is_preempted, was_preempted
+from malletrain.agent.agent import PreemptionQueryError, is_preempted, was_preempted
 from tests.support.certificates import certificate
 
 RUNNING = "JobId=7 JobState=RUNNING PreemptEligibleTime=2026-11-21T12:46:21 PreemptTime=None SuspendTime=None\n"
@@ -37,7 +37,7 @@ async def test_slurm_is_asked_for_the_job(tmp_path: Path) -> None:
 
 _BESIDE_THE_AGENTS_POLL = """
 import asyncio, sys
-from malletrain.agent.slurm_preemption import was_preempted
+from malletrain.agent.agent import was_preempted
 from malletrain.common.orphans import adopt_orphans, reap_orphans
 
 async def main():

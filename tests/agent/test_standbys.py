@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from malletrain.agent.agent import usual_environment
 from malletrain.agent.environment import worker_environment
 from malletrain.agent.session import SupervisorSession
-from malletrain.agent.standbys import usual_environment
 from malletrain.common import environment as env
 from malletrain.common.accounts import account_named
 from malletrain.v1 import agent_pb2 as pb

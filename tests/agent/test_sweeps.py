@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.agent.agent import StandstillWatch
 from malletrain.agent.session import SupervisorSession
-from malletrain.agent.standstill import StandstillWatch
 from malletrain.agent.sweeps import SweepsInThreads
 from malletrain.common import environment as env
 from malletrain.common.tasks import DEFECT_STATUS
@@ -69,8 +69,9 @@ async def test_a_loop_that_turns_is_left_alone_and_one_that_stands_still_is_noti
 
 _AGENT = """
 import runpy, sys, time
-from malletrain.agent import agent, standstill
-agent.StandstillWatch = lambda noticed: standstill.StandstillWatch(noticed, 0.02, 10)
+from malletrain.agent import agent
+Watch = agent.StandstillWatch
+agent.StandstillWatch = lambda noticed: Watch(noticed, 0.02, 10)
 async def stuck(self):
     print("stuck", file=sys.stderr, flush=True)
     time.sleep(600)

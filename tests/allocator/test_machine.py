@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from malletrain.allocator.machine.cluster_cache import CachedJob, CachedProfile
 from malletrain.allocator.machine.machine import AllocatorMachine, PlanPhase, UnexpectedStimulusError
 from malletrain.allocator.machine.options import MachineOptions
+from malletrain.allocator.machine.recording import check_advance, check_plan
 from malletrain.allocator.machine.stimuli import (
     ApplyPlan,
     AskPeers,
@@ -33,7 +34,6 @@ from malletrain.allocator.machine.stimuli import (
     Stimulus,
     StoreGrowths,
 )
-from malletrain.allocator.machine.validation import check_advance, check_plan
 from malletrain.allocator.problem.allocation_problem import Assignment, CostModel, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import ForwardTime
 from malletrain.allocator.problem.planner import JobCurve, PlannableNode, PlannerOptions

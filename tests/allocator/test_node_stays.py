@@ -12,14 +12,13 @@ import pytest
 from malletrain.allocator.machine.node_stays import NodeStays
 from malletrain.allocator.wire.messages import node_from_proto, stays_from_proto
 from malletrain.runtime.clock import ManualClock
-from malletrain.scavenger.job_manager_client import Releaser
 from malletrain.scavenger.machine.observations import NodeFacts, Observation
-from malletrain.scavenger.machine.stay_changes import StayChanges
-from malletrain.scavenger.machine.stays import LearnedStay
+from malletrain.scavenger.machine.stays import LearnedStay, StayChanges
 from malletrain.scavenger.service import ScavengerService
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import SourceStatus
 from malletrain.scavenger.state_file import ScavengerStateFile
+from malletrain.scavenger.withdrawals import Releaser
 from malletrain.v1 import scavenger_pb2
 from tests.scavenger.machines import machine_of, recorder_of
 from tests.scavenger.running import NOBODY, Running, serving

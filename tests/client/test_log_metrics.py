@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from malletrain.client.metric_log import MetricLog
 from malletrain.client.metric_ring import MetricReader, RingMetric, put_metric
-from malletrain.client.outbox import MetricOutbox
+from malletrain.client.monitor_stream import MetricOutbox
 from malletrain.client.ring import METRIC_SLOTS, METRICS_TAKEN, Ring, create_ring
 from malletrain.client.warn_once import WarnOnce
 from tests.client.conftest import StartTrainer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from malletrain.client.outbox import Outbox
+from malletrain.client.monitor_stream import Outbox
 from malletrain.client.ring import RingRecord
 
 CAPACITY = 20

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from malletrain.client.phase_times import TOLD_NS, PhaseTimes
 from malletrain.client.phases import DeclaredPhase, Phases
 from malletrain.client.ring import (
     PHASE,
@@ -18,6 +17,7 @@ from malletrain.client.ring import (
     create_ring,
     put_phase,
 )
+from malletrain.client.sidecar import TOLD_NS, PhaseTimes
 from malletrain.client.warn_once import WarnOnce
 from tests.client.conftest import StartTrainer
 from tests.client.peers import RecordingMonitor

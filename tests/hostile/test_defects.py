@@ -102,7 +102,7 @@ OF_SERVICES = {
         "scavenger/sources/schedulers/polled.py:a query of the scheduler",
     ),
 }
-OF_AGENTS = ("agent/agent.py:registration", "agent/agent.py:poll", "agent/standstill.py:standstill")
+OF_AGENTS = ("agent/agent.py:registration", "agent/agent.py:poll", "agent/agent.py:standstill")
 OF_REGISTRATIONS = ("agent/registration.py:heartbeats", "agent/registration.py:sending to the registry")
 END_SUPERVISORS = (
     ("horovod", "supervisor/elastic/horovod_backend.py:rendezvous"),

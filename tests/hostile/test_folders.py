@@ -15,10 +15,9 @@ import pytest
 from malletrain.common import job_folder
 from malletrain.common.accounts import account_named
 from malletrain.job_manager.launching import folder as folders
-from malletrain.job_manager.launching import removing, socket_folders
-from malletrain.job_manager.launching.folder import JobFolder, StartPostponedError, socket_path
+from malletrain.job_manager.launching import removing
+from malletrain.job_manager.launching.folder import JobFolder, StartPostponedError, earlier_socket_folder, socket_path
 from malletrain.job_manager.launching.removing import TooManyEntriesError, remove_folder
-from malletrain.job_manager.launching.socket_folders import earlier_socket_folder
 from malletrain.job_manager.storage.retention import Retention
 from malletrain.runtime.clock import ManualClock
 from tests.support.stranger import needs_another_account
@@ -32,7 +31,7 @@ def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as made:
         Path(made).chmod(0o1777)
         monkeypatch.setattr(tempfile, "tempdir", made)
-        monkeypatch.setattr(socket_folders, "_RUN", tmp_path / "none")
+        monkeypatch.setattr(folders, "_RUN", tmp_path / "none")
         yield Path(made)
 
 

@@ -25,10 +25,10 @@ from malletrain.runtime.access.pki import certificate_path
 from malletrain.runtime.clock import ManualClock
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
 from malletrain.scavenger.acquisition.batch_client import AgentCommand, BatchClient
+from malletrain.scavenger.acquisition.held_source import SshAgentStarter
 from malletrain.scavenger.acquisition.node_certificates import NodeCertificates
 from malletrain.scavenger.acquisition.pbs_batch_client import PbsBatchClient
 from malletrain.scavenger.acquisition.slurm_batch_client import SlurmBatchClient
-from malletrain.scavenger.acquisition.ssh_agents import SshAgentStarter
 from malletrain.supervisor.workers.agent_links import AgentLink, start_message
 from malletrain.supervisor.workers.slot import Slot
 from malletrain.tls.names import node_name

@@ -16,8 +16,7 @@ import pytest
 
 from malletrain.common import processes
 from malletrain.common.processes import find_processes, may_belong_to, read_environment
-from malletrain.job_manager.launching.process_search import ProcessSearch
-from malletrain.job_manager.launching.processes import sweep
+from malletrain.job_manager.launching.processes import ProcessSearch, sweep
 from tests.support.stranger import needs_another_account
 from tests.support.waiting import wait_until
 

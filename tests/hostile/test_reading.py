@@ -52,7 +52,7 @@ ALLOWED = {
     "services/malletrain/runtime/database/schema_history.py": _OWN_CODE,
     "services/malletrain/scavenger/sources/schedulers/tolerant_json.py": _SCHEDULER,
     "services/malletrain/scavenger/state_file.py": _OWN_FILE,
-    "services/malletrain/scavenger/trace_metadata.py": _OWN_COMMAND,
+    "services/malletrain/scavenger/trace_files.py": _OWN_COMMAND,
     "services/malletrain/simulator/batch/machine.py": _OWN_COMMAND,
     "services/malletrain/simulator/report/delays.py": _OWN_COMMAND,
     "services/malletrain/supervisor/rendezvous/server.py": "makes numbers, texts, lists and tables only",

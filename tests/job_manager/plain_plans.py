@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from malletrain.job_manager.machine.claims import Claims
+from malletrain.job_manager.machine.job_table import Claims
 from malletrain.job_manager.machine.plans import _lost_nodes, _objection, _reduced, _unusable_nodes
 from malletrain.job_manager.machine.state import ManagerPolicy, ManagerState, Omission
 from malletrain.job_manager.machine.stimuli import PlanReceived

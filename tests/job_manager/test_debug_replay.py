@@ -15,8 +15,8 @@ from tests.support.debug_replay import debug_replay
 from tests.support.waiting import wait_until_async
 
 FAULT = """
-from malletrain.job_manager.machine import node_changes
-node_changes._with_lost = lambda *_: ()
+from malletrain.job_manager.machine import state_machine
+state_machine._with_lost = lambda *_: ()
 """
 
 

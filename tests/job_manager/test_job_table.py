@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from malletrain.job_manager.machine.job_marks import JobMark
-from malletrain.job_manager.machine.job_table import JobTable, OwnerTally
-from malletrain.job_manager.machine.sharded_map import ShardedMap
+from malletrain.job_manager.machine.job_table import JobTable, OwnerTally, ShardedMap
 from malletrain.job_manager.machine.state import ManagerState
 from malletrain.job_manager.machine.validation import StateInvariantError, check_state
 from malletrain.runtime.kernel.documents import from_document, to_document

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import pytest
 
 from malletrain.common.processes import FoundProcess, process_ids
-from malletrain.job_manager.launching.process_search import Predicate, ProcessSearch
+from malletrain.job_manager.launching.processes import Predicate, ProcessSearch
 from tests.support.waiting import wait_until_async
 
 

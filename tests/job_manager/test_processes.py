@@ -15,10 +15,9 @@ import pytest
 from malletrain.common.accounts import account_named
 from malletrain.common.launch_file import Launch, launch_document
 from malletrain.common.processes import ProcessId, identify
-from malletrain.job_manager.launching import socket_folders
+from malletrain.job_manager.launching import folder as job_folder
 from malletrain.job_manager.launching.folder import JobFolder, WrittenOutcome, open_socket, socket_path
-from malletrain.job_manager.launching.process_search import ProcessSearch
-from malletrain.job_manager.launching.processes import sweep, until_end, wait_for_end
+from malletrain.job_manager.launching.processes import ProcessSearch, sweep, until_end, wait_for_end
 from malletrain.job_manager.launching.starting import (
     MonitorAddress,
     search_path,
@@ -86,7 +85,7 @@ def test_environment_of_workers_and_supervisors() -> None:
 def test_socket_paths_fit_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(prefix="mt") as short:
         monkeypatch.setattr(tempfile, "tempdir", short)
-        monkeypatch.setattr(socket_folders, "_RUN", Path(short))
+        monkeypatch.setattr(job_folder, "_RUN", Path(short))
         state_dir = Path(short) / "state"
         assert socket_path(state_dir, "j000001", 1) == state_dir / "run" / "j000001.1.sock"
         path = socket_path(tmp_path / ("d" * 100), "j000001", 2)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.job_manager.machine import node_changes, state_machine
+from malletrain.job_manager.machine import state_machine
 from malletrain.job_manager.machine.jobs import Job, JobProfileMode, JobSpec, LauncherBackend, NodeRelease
 from malletrain.job_manager.machine.recording import RecordedJobManager, journal_story
 from malletrain.job_manager.machine.state import JobEvent, ManagerPolicy, ManagerState
@@ -212,7 +212,7 @@ def fail(*_: object) -> None:
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine forgets to release nodes that leave."""
-    monkeypatch.setattr(node_changes, "_with_lost", forget_releases)
+    monkeypatch.setattr(state_machine, "_with_lost", forget_releases)
 
 
 def written(folder: Path) -> Recording:
@@ -263,7 +263,7 @@ def test_a_defect_that_is_mended_does_not_come_again(tmp_path: Path, monkeypatch
     recorded = Recorded(tmp_path / "debug")
     recorded.run_job()
     with monkeypatch.context() as patch:
-        patch.setattr(node_changes, "_with_lost", forget_releases)
+        patch.setattr(state_machine, "_with_lost", forget_releases)
         with pytest.raises(StateInvariantError):
             recorded.apply(NodesChanged(frozenset(), frozenset("b"), recorded.now))
     recording = written(tmp_path / "debug")
@@ -309,7 +309,7 @@ def test_the_last_stimuli_are_kept_and_their_snapshot_with_them(
     for samples in range(2 * MIN_STIMULI):
         recorded.apply(Progressed(ONE, samples, stalled=False))
         recorded.apply(Ticked())
-    monkeypatch.setattr(node_changes, "_with_lost", forget_releases)
+    monkeypatch.setattr(state_machine, "_with_lost", forget_releases)
     with pytest.raises(StateInvariantError):
         recorded.apply(NodesChanged(frozenset(), frozenset("b"), recorded.now))
     recording = written(tmp_path / "debug")

@@ -11,7 +11,7 @@ import pytest
 
 from malletrain.common.job_limits import JobLimits
 from malletrain.job_manager import wire
-from malletrain.job_manager.limits import LongestGraces
+from malletrain.job_manager.settings import LongestGraces
 from malletrain.job_manager.storage.store import decode, encode
 from malletrain.job_manager.submission import MAX_SPECS, check_command, check_specs, digest
 from malletrain.runtime.errors import InvalidInputError

@@ -15,11 +15,12 @@ from malletrain.monitor.training_metrics.history import (
     HistoryEnd,
     HistoryPoint,
     LoggedValue,
+    SamplesByTime,
     at_most,
     begun,
     thinned,
+    with_steps,
 )
-from malletrain.monitor.training_metrics.steps import SamplesByTime, with_steps
 
 
 def logged(values: Sequence[float]) -> list[LoggedValue]:

@@ -16,8 +16,8 @@ from malletrain.profiler.machine.profile_scheduler import (
     ScaleRequest,
     advance,
 )
+from malletrain.profiler.machine.recording import validate_runs
 from malletrain.profiler.machine.scale_selection import candidate_scales, next_listed
-from malletrain.profiler.machine.validation import validate_runs
 
 PARAMETERS = ProfilingParameters(
     least_top_share=1.0, least_steps=3, visit_seconds=30.0, climb_seconds=100.0, retry_seconds=5.0

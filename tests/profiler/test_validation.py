@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements
-from malletrain.profiler.machine.donors import InterruptionHistory
-from malletrain.profiler.machine.family_store import FamilyMember, FamilyStore
+from malletrain.profiler.machine.family_store import FamilyMember, FamilyStore, InterruptionHistory
 from malletrain.profiler.machine.profile_scheduler import ClusterView, JobView, ProfilingState, ScaleRequest
+from malletrain.profiler.machine.recording import validate_curves, validate_runs
 from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState
-from malletrain.profiler.machine.validation import validate_curves, validate_runs
 from malletrain.profiler.settings import ProfilerSettings
 from malletrain.runtime.errors import InvariantError
 from tests.profiler.points import measured_points

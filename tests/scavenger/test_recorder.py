@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.scavenger.idle_trace import Fragment
+from malletrain.scavenger.idle_trace import Fragment, FragmentRecorder
 from malletrain.scavenger.machine.observations import Observation
-from malletrain.scavenger.recorder import FragmentRecorder
 from malletrain.scavenger.trace_files import read_trace, write_trace
 
 

@@ -16,7 +16,6 @@ from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Fragment, Trace
-from malletrain.scavenger.job_manager_client import Releaser
 from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.service import ScavengerService, create
 from malletrain.scavenger.settings import ScavengerSettings
@@ -24,6 +23,7 @@ from malletrain.scavenger.sources.base import SourceError, SourceStatus
 from malletrain.scavenger.sources.build import build_source
 from malletrain.scavenger.state_file import TRACE_ORIGIN, ScavengerStateFile
 from malletrain.scavenger.trace_files import write_trace
+from malletrain.scavenger.withdrawals import Releaser
 from malletrain.v1 import resources_pb2, scavenger_pb2
 from tests.scavenger.machines import machine_of, recorder_of
 from tests.scavenger.running import NOBODY, releasing, running_scavenger, serving

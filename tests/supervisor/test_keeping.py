@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.supervisor.loop.keeping import Keep, Keeping
+from malletrain.supervisor.loop.event_loop import Keep, Keeping
 
 
 def test_it_stays_for_as_long_as_the_stop_says() -> None:

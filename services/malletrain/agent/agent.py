@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import signal
 import sys
+import threading
 import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
+from malletrain.agent.environment import worker_environment
 from malletrain.agent.job_owner import JobOwner
 from malletrain.agent.node_cgroups import NodeCgroups
 from malletrain.agent.node_check.judging import CheckLimits
@@ -18,13 +24,15 @@ from malletrain.agent.node_check.running import check_node, measure_speed
 from malletrain.agent.registration import Registration, RegistryAddress
 from malletrain.agent.report_forwarder import ReportForwarder
 from malletrain.agent.session import SupervisorSession
-from malletrain.agent.slurm_preemption import PreemptionQueryError, was_preempted
-from malletrain.agent.standbys import Standbys
-from malletrain.agent.standstill import StandstillWatch
 from malletrain.agent.supervisor_server import Send, SupervisorServer
 from malletrain.agent.sweeps import SweepsInThreads
+from malletrain.common import environment as env
+from malletrain.common.accounts import Account
+from malletrain.common.commands import start_command
 from malletrain.common.orphans import adopt_orphans, end_descendants, reap_orphans
-from malletrain.common.tasks import DEFECT_STATUS, Crew
+from malletrain.common.standby.config import standby_config_for
+from malletrain.common.standby.processes import StandbyProcesses, WorkerForks
+from malletrain.common.tasks import DEFECT_STATUS, Crew, start_thread
 from malletrain.common.version import VERSION
 from malletrain.tls.files import CertificateFileError
 from malletrain.tls.sources import RenewableCertificate
@@ -245,3 +253,167 @@ class Agent:
     def _log(self, text: str) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         print(f"{now} malletrain.agent: {text}", file=sys.stderr, flush=True)
+
+
+_PREEMPTED = re.compile(r"\bPreemptTime=(?!None\b|Unknown\b|\(null\))\S")
+_SECONDS = 10.0
+
+
+class PreemptionQueryError(Exception):
+    """Slurm does not answer, or answers with an error."""
+
+
+async def was_preempted(job: str, scontrol: str = "scontrol") -> bool:
+    """Ask Slurm once. Call when the handler of SIGTERM is installed.
+
+    Slurm sends SIGTERM to the steps of a job. If a job is preempted before its step runs, its step gets no signal, and
+    the main job waits until GraceTime is over (19 s instead of 1 s, measured with GraceTime=10).
+
+    Args:
+        job: Slurm's identifier of the placeholder.
+        scontrol: Path of the command.
+
+    Raises:
+        PreemptionQueryError: the command fails, or does not end within 10 s.
+    """
+    command = (scontrol, "--oneliner", "show", "job", job)
+    try:
+        # In this session: what is in another one counts as a worker's, and the agent collects it.
+        process = await start_command(command, os.environ, seconds=_SECONDS, own_session=False)
+    except OSError as error:
+        raise PreemptionQueryError(f"{scontrol}: {error.strerror}") from error
+    try:
+        async with asyncio.timeout(_SECONDS):
+            output, errors = await process.communicate()
+    except TimeoutError as error:
+        raise PreemptionQueryError(f"{scontrol} has not answered within {_SECONDS:g} s") from error
+    finally:
+        await process.close()
+    if process.returncode:
+        raise PreemptionQueryError(f"{scontrol}: {errors.decode(errors='replace').strip()}")
+    return is_preempted(output.decode(errors="replace"))
+
+
+def is_preempted(text: str) -> bool:
+    """Whether the output of `scontrol show job` has a time of preemption."""
+    return _PREEMPTED.search(text) is not None
+
+
+_LOOK_SECONDS = 1.0
+_MAX_LOOKS = 30
+
+
+class StandstillWatch:
+    """Looks once a second whether the loop has turned since. Looks count, not time: the machine may have slept."""
+
+    def __init__(
+        self, on_standstill: Callable[[], object], look_seconds: float = _LOOK_SECONDS, max_looks: int = _MAX_LOOKS
+    ) -> None:
+        """Watch the running event loop from now on.
+
+        Args:
+            on_standstill: Called in another thread, once, when the loop stands still.
+            look_seconds: Time between two looks.
+            max_looks: How many looks in a row may find that it has not turned.
+        """
+        self._on_standstill = on_standstill
+        self._look_seconds = look_seconds
+        self._max_looks = max_looks
+        self._loop = asyncio.get_running_loop()
+        self._turned = threading.Event()
+        self._closed = threading.Event()
+        # Without this thread nobody would notice: its end counts as a standstill, which has the node left, too.
+        start_thread(self._watch, "standstill", self._note_failure)
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._closed.set()
+
+    def _note_failure(self, error: BaseException) -> None:
+        traceback.print_exception(error, file=sys.stderr)
+        self._on_standstill()
+
+    def _watch(self) -> None:
+        missed = 0
+        self._loop.call_soon_threadsafe(self._turned.set)
+        while not self._closed.wait(self._look_seconds):
+            if self._turned.is_set():
+                missed = 0
+                self._turned.clear()
+                if self._loop.is_closed():
+                    return
+                self._loop.call_soon_threadsafe(self._turned.set)
+                continue
+            missed += 1
+            if missed >= self._max_looks:
+                self._on_standstill()
+                return
+
+
+class Standbys:
+    """Those of each user as whom workers run here. Use from the agent's main thread only.
+
+    The first one of a user has the agent's interpreter and what workers usually have in their environment. Others
+    follow as workers need them.
+    """
+
+    def __init__(self, memory_bytes: int, say: Callable[[str], None], groups: NodeCgroups) -> None:
+        """Start nothing before `tick`.
+
+        Args:
+            memory_bytes: Largest share of memory of all together; 0: there are none.
+            say: Called with a line of text about what happens.
+            groups: Their cgroups.
+        """
+        self._groups = groups
+        self._standbys = StandbyProcesses(memory_bytes, say, group_of=groups.of_standbys)
+        self._open(None)
+
+    @property
+    def pids(self) -> set[int]:
+        """Process ids of the standby processes."""
+        return self._standbys.pids
+
+    def of(self, account: Account | None) -> WorkerForks:
+        """What forks the workers of an account; None: of the agent's own.
+
+        Where workers run as their owners, the agent needs no standby process of its own.
+        """
+        if account is not None:
+            self._standbys.end({os.geteuid()})
+        if (os.geteuid() if account is None else account.user_id) not in self._standbys.user_ids:
+            self._open(account)
+        return self._standbys.of(account)
+
+    def tick(self, sessions: Iterable[SupervisorSession]) -> None:
+        """Look after them. Those of owners end with the last session for their workers."""
+        present = list(sessions)
+        served = {session.user_id for session in present}
+        for user_id in self._standbys.user_ids - served - {os.geteuid()}:
+            self._standbys.end({user_id})
+            self._groups.end_standbys(user_id)
+        self._standbys.tick(busy=any(session.is_booting for session in present))
+
+    def kill(self) -> None:
+        """Kill all, and start none any more. They may end a moment later."""
+        self._standbys.kill()
+
+    def close(self) -> None:
+        """End all; none is started any more."""
+        self._standbys.close()
+
+    def _open(self, account: Account | None) -> None:
+        self._standbys.open(account, standby_config_for(sys.executable, usual_environment(os.environ, account)))
+
+
+def usual_environment(own: Mapping[str, str], account: Account | None) -> dict[str, str]:
+    """What workers have in their environment, as far as it is known before there is a job.
+
+    Args:
+        own: Environment of the agent.
+        account: As whom they run; None: as the agent.
+    """
+    # How many threads a worker may have is known here; the rest comes from its supervisor.
+    told = {name: value for name, value in env.TRAINER_DEFAULTS.items() if name != "OMP_NUM_THREADS"}
+    programs, cpus = str(Path(sys.executable).parent), len(os.sched_getaffinity(0))
+    return worker_environment(own, told, programs, cpus, account)

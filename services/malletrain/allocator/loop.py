@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 import structlog
 
+from malletrain.allocator.explanation.plan_parts import describe, scales_of_members
 from malletrain.allocator.history.boot_time_store import BootTimeStore
 from malletrain.allocator.history.idle_store import IdleRecording
 from malletrain.allocator.history.plan_store import PlanStore
@@ -47,8 +48,7 @@ from malletrain.allocator.settings import AllocatorSettings
 from malletrain.allocator.telemetry.metrics import AllocatorMetrics
 from malletrain.allocator.telemetry.plan_spans import PlanSpan, PlanSpans
 from malletrain.allocator.wire import messages
-from malletrain.allocator.wire.fleet_messages import decision_from_proto, feed_rates
-from malletrain.allocator.wire.plan_messages import describe, scales_of_members
+from malletrain.allocator.wire.messages import decision_from_proto, feed_rates
 from malletrain.common.tasks import lasting
 from malletrain.common.trace_context import TraceContext
 from malletrain.runtime.channel import DEADLINE_SECONDS
@@ -56,7 +56,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub, newest
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
-from malletrain.runtime.kernel.machine_loop import MachineLoop, Step
+from malletrain.runtime.kernel.machine_loop import MachineLoop, MachineStep
 from malletrain.runtime.kernel.peers import Peers
 from malletrain.runtime.kernel.write_behind import WriteBehind
 from malletrain.runtime.messages import timestamp
@@ -180,7 +180,7 @@ class ControlLoop:
         profiles = (messages.profile_from_proto(entry, self._caution) for entry in message.profiles)
         self._machine.apply(ProfilesReported(tuple(profiles)))
 
-    def _perform(self, step: Step[AllocatorMachine, Stimulus, Effects]) -> None:
+    def _perform(self, step: MachineStep[AllocatorMachine, Stimulus, Effects]) -> None:
         """Do at once what needs no answer."""
         for effect in step.result:
             match effect:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from malletrain.fleet.advance import train_to_next_end
 from malletrain.fleet.assignment import assign_gpus
 from malletrain.fleet.flotilla import Flotilla
-from malletrain.fleet.lifecycle import FleetRun, FlotillaRun, train_flotilla
+from malletrain.fleet.lifecycle import FleetRun, FlotillaRun, train_flotilla, train_to_next_end
 from malletrain.fleet.problem import FleetProblem
 from malletrain.fleet.rates import RateTable, rate_table
 from malletrain.fleet.sharing import of_others

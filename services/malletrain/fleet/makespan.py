@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from malletrain.fleet.advance import train_to_next_end
-from malletrain.fleet.lifecycle import FleetRun
+from malletrain.fleet.lifecycle import FleetRun, train_to_next_end
 from malletrain.fleet.lower_bound import above_bound, lower_bound
 from malletrain.fleet.problem import FleetProblem
 from malletrain.fleet.rates import RateTable, rate_table

@@ -48,7 +48,7 @@ from malletrain.runtime.database.errors import CommitUnknownError, DatabaseUnava
 from malletrain.runtime.errors import UnavailableError
 from malletrain.runtime.hub import Hub
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
-from malletrain.runtime.kernel.machine_loop import MachineLoop, Step
+from malletrain.runtime.kernel.machine_loop import MachineLoop, MachineStep
 
 _SWEEPS = 3
 _JOBS_AT_ONCE = 20
@@ -59,7 +59,7 @@ _NOTING_PAUSE_SECONDS = 0.01
 
 Recorded = Callable[[TransactionResult], Submission]
 """Makes the record of the submission that a stimulus is."""
-ManagerStep = Step[ManagerState, Stimulus, TransactionResult, Recorded]
+ManagerStep = MachineStep[ManagerState, Stimulus, TransactionResult, Recorded]
 
 
 class Engine:

@@ -40,10 +40,8 @@ from malletrain.job_manager.peers import ManagerPeers
 from malletrain.job_manager.projects import NO_PROJECTS, projects_of
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.job_manager.storage.change import Submission
-from malletrain.job_manager.storage.job_numbers import JobNumbers
-from malletrain.job_manager.storage.owner_bytes import OwnerBytes, stored_bytes
-from malletrain.job_manager.storage.retention import Retention
-from malletrain.job_manager.storage.store import JobStore
+from malletrain.job_manager.storage.retention import OwnerBytes, Retention, stored_bytes
+from malletrain.job_manager.storage.store import JobNumbers, JobStore
 from malletrain.job_manager.storage.usage_store import UsageStore
 from malletrain.job_manager.telemetry.change_spans import ChangeSpans
 from malletrain.job_manager.telemetry.metrics import JobManagerMetrics

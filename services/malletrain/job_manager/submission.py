@@ -17,7 +17,6 @@ from malletrain.common.tracker_runs import parse_trackers
 from malletrain.fleet.problem import FleetPlanner
 from malletrain.fleet.spec import FleetSpec
 from malletrain.job_manager.dependencies import check_form
-from malletrain.job_manager.limits import DEFAULT_GRACES, LongestGraces, check_limits
 from malletrain.job_manager.machine.jobs import (
     DEFAULT_MAX_RESTARTS,
     MAX_GPUS_PER_NODE,
@@ -27,6 +26,7 @@ from malletrain.job_manager.machine.jobs import (
     LauncherBackend,
 )
 from malletrain.job_manager.projects import NO_PROJECTS, OwnerProjects
+from malletrain.job_manager.settings import DEFAULT_GRACES, LongestGraces, check_limits
 from malletrain.model.job_terms import MAX_WEIGHT, MIN_WEIGHT
 from malletrain.model.job_value import LINEAR_VALUE, SpeedValue
 from malletrain.model.node_needs import NeedError, NodeNeeds, check_needs, in_words

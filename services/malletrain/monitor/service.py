@@ -33,14 +33,12 @@ from malletrain.monitor.machine.stimuli import (
 from malletrain.monitor.machine.trackers import JobTracker, JobTrackers, StoredJob
 from malletrain.monitor.metrics import MonitorMetrics, MonitorSnapshot
 from malletrain.monitor.placing import JobSpans, Spans
-from malletrain.monitor.report_budget import ReportBudget
-from malletrain.monitor.report_streams import CommandRouter, ReportStream
+from malletrain.monitor.report_streams import CommandRouter, ReportBudget, ReportStream
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.monitor.store import MonitorStore
 from malletrain.monitor.stragglers.judging import WorkerTime
 from malletrain.monitor.stragglers.slow_nodes import StragglerBook
-from malletrain.monitor.training_metrics.history import LoggedValue
-from malletrain.monitor.training_metrics.steps import SamplesByTime, with_steps
+from malletrain.monitor.training_metrics.history import LoggedValue, SamplesByTime, with_steps
 from malletrain.monitor.training_metrics.store import LoggedBatch, newest_values
 from malletrain.monitor.training_metrics.wire import (
     PAGE_SIZE,
@@ -68,7 +66,7 @@ from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub, newest_of_each
-from malletrain.runtime.kernel.machine_loop import MachineLoop, Step
+from malletrain.runtime.kernel.machine_loop import MachineLoop, MachineStep
 from malletrain.runtime.kernel.peers import Peers
 from malletrain.runtime.kernel.write_behind import WriteBehind
 from malletrain.runtime.metrics.rows import JobRow
@@ -451,7 +449,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         if spans:
             self._loop.apply(JobsPlaced(spans))
 
-    def _perform_all(self, step: Step[MonitorMachine, Stimulus, Effects, Mapping[ReportStream, bool]]) -> None:
+    def _perform_all(self, step: MachineStep[MonitorMachine, Stimulus, Effects, Mapping[ReportStream, bool]]) -> None:
         for effect in step.result:
             self._perform(effect, step.detail or {})
 

@@ -40,7 +40,7 @@ from malletrain.runtime.errors import InvalidInputError, NotFoundError, Unavaila
 from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub, newest_of_each
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
-from malletrain.runtime.kernel.machine_loop import MachineLoop, Step
+from malletrain.runtime.kernel.machine_loop import MachineLoop, MachineStep
 from malletrain.runtime.kernel.peers import Peers
 from malletrain.runtime.kernel.write_behind import WriteBehind
 from malletrain.runtime.pieces import pieces
@@ -214,7 +214,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
     async def _on_nodes(self, message: scavenger_pb2.WatchNodesResponse) -> None:
         self._loop.apply(wire.nodes_from_proto(message))
 
-    def _perform_all(self, step: Step[ProfilerMachine, Stimulus, Effects]) -> None:
+    def _perform_all(self, step: MachineStep[ProfilerMachine, Stimulus, Effects]) -> None:
         for effect in step.result:
             self._perform(effect)
 

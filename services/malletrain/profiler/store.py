@@ -15,8 +15,7 @@ from sqlalchemy import Engine, String, Text, delete
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from malletrain.model.scaling import RescaleStall
-from malletrain.profiler.machine.donors import InterruptionHistory
-from malletrain.profiler.machine.family_store import FamilyMember, FamilyStore
+from malletrain.profiler.machine.family_store import FamilyMember, FamilyStore, InterruptionHistory
 from malletrain.profiler.machine.points import CurvePoint, PointHistory
 from malletrain.profiler.machine.profile_scheduler import ProfilingState
 from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState

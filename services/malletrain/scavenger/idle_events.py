@@ -14,7 +14,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError, UnavailableError
 from malletrain.runtime.hub import Hub
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
-from malletrain.runtime.kernel.machine_loop import MachineLoop, Step
+from malletrain.runtime.kernel.machine_loop import MachineLoop, MachineStep
 from malletrain.runtime.messages import timestamp
 from malletrain.runtime.pieces import pieces
 from malletrain.runtime.tracing.propagation import to_message
@@ -22,7 +22,7 @@ from malletrain.runtime.tracing.spans import Span
 from malletrain.scavenger.machine.idle_set import IdleNode
 from malletrain.scavenger.machine.machine import Effects, ScavengerMachine
 from malletrain.scavenger.machine.observations import Observation
-from malletrain.scavenger.machine.stay_changes import StayChanges
+from malletrain.scavenger.machine.stays import StayChanges
 from malletrain.scavenger.machine.stimuli import (
     AnnounceEvent,
     Due,
@@ -126,7 +126,7 @@ class IdleEvents:
         """Tell the source which nodes are out."""
         self._source.exclude(self.machine.idle.cooldowns(), self.machine.drains)
 
-    def _perform_all(self, step: Step[ScavengerMachine, Stimulus, Effects, Span]) -> None:
+    def _perform_all(self, step: MachineStep[ScavengerMachine, Stimulus, Effects, Span]) -> None:
         for effect in step.result:
             self._perform(effect, step.detail)
 

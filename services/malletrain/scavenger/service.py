@@ -27,7 +27,6 @@ from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.server import ServiceHost
 from malletrain.runtime.topology_messages import level_from_proto, preference_from_proto
 from malletrain.scavenger.idle_events import IdleEvents, Recorder
-from malletrain.scavenger.job_manager_client import Releaser
 from malletrain.scavenger.machine.drains import Drain, read_drains
 from malletrain.scavenger.machine.idle_set import IdleSet
 from malletrain.scavenger.machine.machine import CHECK, ScavengerMachine
@@ -56,7 +55,7 @@ from malletrain.scavenger.wire import (
     suitable_in_groups,
     suitable_message,
 )
-from malletrain.scavenger.withdrawals import Withdrawals
+from malletrain.scavenger.withdrawals import Releaser, Withdrawals
 from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 
 SERVICE_NAME = scavenger_pb2.DESCRIPTOR.services_by_name["ScavengerService"].full_name

@@ -15,7 +15,7 @@ from malletrain.scavenger.machine.machine import ScavengerMachine
 from malletrain.scavenger.machine.observations import NO_FACTS, Observation
 from malletrain.scavenger.machine.quarantine import NodeFailureRecord
 from malletrain.scavenger.machine.slow_nodes import NodeSlowness
-from malletrain.scavenger.machine.stay_changes import StayingNode, StayNews
+from malletrain.scavenger.machine.stays import StayingNode, StayNews
 from malletrain.scavenger.sources.base import PlaceholderStatus, QueryStatus
 from malletrain.v1 import resources_pb2, scavenger_pb2
 

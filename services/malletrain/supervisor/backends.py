@@ -108,7 +108,7 @@ def _open_group(context: Context, later: Later, *, restarts: bool) -> WorkerGrou
 
         return _restarting_group(context, TorchrunBackend(launch.job_id, rendezvous, launch.limits))
     if launch.backend == "command":
-        from malletrain.supervisor.restarting.command_backend import CommandBackend
+        from malletrain.supervisor.restarting.backend import CommandBackend
 
         return _restarting_group(context, CommandBackend(context.folder, launch.environment))
     raise UnknownBackendError(f"backend: expected one of {', '.join(BACKENDS)}, got {launch.backend!r}")

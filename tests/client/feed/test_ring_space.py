@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.client.feeding.ring_space import RingSpace
+from malletrain.client.feeding.schedule import RingSpace
 
 
 @given(

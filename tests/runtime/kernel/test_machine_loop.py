@@ -12,7 +12,7 @@ from malletrain.runtime.clock_steps import WatchedClock
 from malletrain.runtime.database.errors import CommitUnknownError, DatabaseUnavailableError
 from malletrain.runtime.errors import NotFoundError
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
-from malletrain.runtime.kernel.machine_loop import AfterReleases, MachineLoop, Step
+from malletrain.runtime.kernel.machine_loop import AfterReleases, MachineLoop, MachineStep
 from malletrain.runtime.kernel.recording import Moment, RecordedMachine
 from tests.support.clocks import SetClock
 
@@ -96,7 +96,7 @@ class RecordedSum(RecordedMachine[Sum, Added, Sum]):
 
 
 Detail = Literal["release"]
-SumStep = Step[Sum, Added, Sum, Detail]
+SumStep = MachineStep[Sum, Added, Sum, Detail]
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
 
 from malletrain.runtime.clock import Clock
-from malletrain.scavenger.acquisition.agent_admission import RegisteredAgent
+from malletrain.scavenger.acquisition.agent_registry import RegisteredAgent
 from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
 from malletrain.scavenger.machine.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
 from malletrain.scavenger.sources.base import SourceError

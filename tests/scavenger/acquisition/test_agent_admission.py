@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.scavenger.acquisition.agent_admission import UNSEEN, NodeHistory, RegisteredAgent, refusal_of
+from malletrain.scavenger.acquisition.agent_registry import UNSEEN, NodeHistory, RegisteredAgent, refusal_of
 from malletrain.tls.names import PeerNode, node_name
 
 

@@ -16,8 +16,7 @@ import grpc.aio
 import pytest
 
 from malletrain.runtime.clock import SystemClock
-from malletrain.scavenger.acquisition.agent_admission import wrong_clock
-from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
+from malletrain.scavenger.acquisition.agent_registry import AgentRegistry, wrong_clock
 from malletrain.v1 import agent_pb2 as pb
 from malletrain.v1.agent_pb2_grpc import AgentRegistryServiceStub
 from tests.agent.running import RunningAgent

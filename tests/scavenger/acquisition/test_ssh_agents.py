@@ -16,8 +16,7 @@ from malletrain.runtime.access.keys import installation_id
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Addresses, Settings
 from malletrain.scavenger.acquisition.batch_client import AgentCommand
-from malletrain.scavenger.acquisition.held_source import HeldSource, build_held_source
-from malletrain.scavenger.acquisition.ssh_agents import SshAgentStarter
+from malletrain.scavenger.acquisition.held_source import HeldSource, SshAgentStarter, build_held_source
 from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.sources.base import SourceError, SourceStatus
 from malletrain.scavenger.sources.schedulers.commands import run_command

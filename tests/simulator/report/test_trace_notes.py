@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.scavenger.trace_metadata import read_metadata
+from malletrain.scavenger.trace_files import read_metadata
 from malletrain.simulator.report.trace_notes import MAX_SHOWN, TraceNotes, notes_of
 from malletrain.simulator.traces.convert import convert_jobs
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from malletrain.allocator.explanation.worth import PlannedPart
-from malletrain.allocator.problem.allocation_problem import AllocationProblem
+from malletrain.allocator.fleets.members import FleetDecision
+from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem
 from malletrain.allocator.problem.kinds import restricted
-from malletrain.allocator.problem.planner import PlanProblem
+from malletrain.allocator.problem.planner import PlanInput, PlanProblem
 from malletrain.allocator.problem.pools import PoolTerms
 from malletrain.allocator.problem.scale_pins import with_pinned
-from malletrain.allocator.wire.messages import metric_from_proto, metric_to_proto, problem_from_proto
+from malletrain.allocator.wire.messages import (
+    allocation_to_proto,
+    decision_to_proto,
+    metric_from_proto,
+    metric_to_proto,
+    problem_from_proto,
+    put_problem,
+)
 from malletrain.v1 import allocator_pb2
 
 
@@ -80,3 +88,22 @@ def _planned(
     ids = frozenset(pinned)
     own = {job.id: nodes.get(job.id, ()) for job in problem.jobs}
     return PlannedPart(pool, with_pinned(problem, {job_id: own[job_id] for job_id in own if job_id in ids}), own)
+
+
+def describe(
+    plan: allocator_pb2.Plan,
+    plan_input: PlanInput,
+    problem: PlanProblem,
+    allocation: Allocation,
+    decisions: Sequence[FleetDecision],
+) -> None:
+    """Put into a plan what it was made of: the problem, its parts, the solution, and how fleets are divided."""
+    put_problem(plan.problem, problem.whole)
+    plan.parts.extend(parts_to_proto(problem, {node.name: node.pool for node in plan_input.nodes}))
+    plan.allocation.CopyFrom(allocation_to_proto(allocation))
+    plan.fleets.extend(map(decision_to_proto, decisions))
+
+
+def scales_of_members(decisions: Sequence[FleetDecision]) -> dict[str, dict[str, int]]:
+    """The number of GPUs of each member that has some, by fleet."""
+    return {one.fleet_id: {job_id: len(gpus) for job_id, gpus in one.members if gpus} for one in decisions}

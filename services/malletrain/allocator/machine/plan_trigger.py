@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf
 
-from malletrain.allocator.machine.cluster_cache import ClusterCache
-from malletrain.allocator.problem.planner import PlanInput
+from malletrain.allocator.fleets.members import LateRate
+from malletrain.allocator.machine.cluster_cache import CachedJob, ClusterCache
+from malletrain.allocator.problem.forward_time import NOTHING_OBSERVED, ObservedChanges
+from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob
 from malletrain.common.backoff import Backoff
 from malletrain.runtime.kernel.documents import DERIVED
 
@@ -238,3 +240,162 @@ def _part(label: str, names: Iterable[str]) -> str:
         return ""
     more = len(ordered) - _MAX_NAMES
     return f"{label}: {', '.join(ordered[:_MAX_NAMES])}" + (f" and {more} more" if more > 0 else "")
+
+
+_REMEMBERED = 200
+"""About so many of the newest changes count: each one takes 1/200 off the weight of the earlier ones."""
+_TOGETHER_SECONDS = 1.0
+"""Changes of one job within this time count as one: a node that leaves, and the plan that follows it."""
+
+
+@dataclass
+class ChangeGaps:
+    """Node-seconds of jobs, and changes of scale in them. A start is no change; the loss of the last node is one."""
+
+    _counts: dict[str, int] = field(default_factory=dict)
+    _changed_at: dict[str, float] = field(default_factory=dict)
+    _running: int = 0
+    _held: int = 0
+    _now: float | None = None
+    _observed: ObservedChanges = NOTHING_OBSERVED
+
+    def see(self, job_id: str, nodes: int, now: float) -> None:
+        """A job has so many nodes at `now`, in seconds; times never fall."""
+        self._advance(now)
+        before = self._counts.get(job_id, 0)
+        if nodes == before:
+            self._counts[job_id] = nodes
+            return
+        if before and now - self._changed_at.get(job_id, float("-inf")) > _TOGETHER_SECONDS:
+            self._changed_at[job_id] = now
+            kept, seen = 1 - 1 / _REMEMBERED, self._observed
+            self._observed = ObservedChanges(
+                kept * seen.job_seconds, kept * seen.node_seconds, kept * seen.changed_nodes + before
+            )
+        self._set(job_id, nodes)
+
+    def forget(self, job_id: str, now: float) -> None:
+        """A job has ended, which is no change of its scale."""
+        self._advance(now)
+        self._set(job_id, 0)
+        self._counts.pop(job_id, None)
+        self._changed_at.pop(job_id, None)
+
+    def keep_only(self, job_ids: Collection[str], now: float) -> None:
+        """Forget all other jobs."""
+        for job_id in [known for known in self._counts if known not in job_ids]:
+            self.forget(job_id, now)
+
+    def see_all(self, jobs: Collection[CachedJob], now: float, *, snapshot: bool) -> None:
+        """Take in jobs as JobManager reports them.
+
+        Args:
+            jobs: The jobs.
+            now: Monotonic time in seconds.
+            snapshot: Whether these are all jobs; changes since the last report are one change each.
+        """
+        if snapshot:
+            self.keep_only({job.plannable.id for job in jobs}, now)
+        for job in jobs:
+            if job.state.final:
+                self.forget(job.plannable.id, now)
+            else:
+                self.see(job.plannable.id, len(job.plannable.current_nodes), now)
+
+    def observed(self, now: float) -> ObservedChanges:
+        """What has been seen until `now`, in seconds."""
+        self._advance(now)
+        return self._observed
+
+    def _advance(self, now: float) -> None:
+        if self._now is not None:
+            passed, seen = now - self._now, self._observed
+            self._observed = replace(
+                seen,
+                job_seconds=seen.job_seconds + self._running * passed,
+                node_seconds=seen.node_seconds + self._held * passed,
+            )
+        self._now = now
+
+    def _set(self, job_id: str, nodes: int) -> None:
+        before = self._counts.get(job_id, 0)
+        self._running += bool(nodes) - bool(before)
+        self._held += nodes - before
+        self._counts[job_id] = nodes
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A member whose rate is waited for.
+
+    Attributes:
+        gpus: GPUs that it has; 0: its rate on so many is known, or nobody asks for it.
+        since: When it was last looked at, in monotonic seconds.
+        waited: For how long it has had numbers of GPUs without its rate on so many getting known, in seconds.
+    """
+
+    gpus: int = 0
+    since: float = 0.0
+    waited: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass
+class RateDeadlines:
+    """Members whose rates did not come in time.
+
+    Only the time in which a member has GPUs counts, also while it starts: one that waits for its turn, or after a
+    failure, is not late. A member that is late once is not measured on purpose again.
+
+    Attributes:
+        limit_seconds: How long a rate may take to get known.
+        late: Members that are late, by their jobs.
+    """
+
+    limit_seconds: float
+    late: Mapping[str, LateRate]
+    _waiting: dict[str, _Waiting] = field(default_factory=dict)
+
+    def look(self, plan_input: PlanInput, now: float) -> Mapping[str, LateRate]:
+        """Take in what members have now.
+
+        Args:
+            plan_input: The present.
+            now: Monotonic time in seconds.
+
+        Returns:
+            Members whose rates did not come in time, by their jobs.
+        """
+        members = {job.id: job for job in plan_input.jobs if job.member is not None}
+        present = members.keys() | plan_input.resting.keys()
+        late = {job_id: late for job_id, late in self.late.items() if job_id in present}
+        known = {job_id: self._waiting.get(job_id, _Waiting()) for job_id in present - late.keys()}
+        self._waiting = {}
+        for job_id, before in known.items():
+            waited = dict(before.waited)
+            if before.gpus:
+                waited[before.gpus] = waited.get(before.gpus, 0.0) + now - before.since
+                if waited[before.gpus] >= self.limit_seconds:
+                    late[job_id] = LateRate(before.gpus, self.limit_seconds)
+            job, curve = members.get(job_id), plan_input.curves.get(job_id)
+            gpus = _awaited(job, curve) if job is not None and curve is not None else 0
+            self._waiting[job_id] = _Waiting(gpus, now, waited)
+        self.late = late
+        return late
+
+    def next_seconds(self) -> float | None:
+        """Seconds from the last look until the next member may be late; None: none is waited for."""
+        left = [
+            self.limit_seconds - waiting.waited.get(waiting.gpus, 0.0)
+            for job_id, waiting in self._waiting.items()
+            if waiting.gpus and job_id not in self.late
+        ]
+        return max(0.0, min(left)) if left else None
+
+
+def _awaited(job: PlannableJob, curve: JobCurve) -> int:
+    """The GPUs that a member has, if its rate on so many is to be measured; else 0."""
+    gpus = len(job.current_nodes)
+    if gpus in curve.sure:
+        return 0
+    measured = job.member is not None and job.member.profiled and (gpus == job.min_nodes or gpus.bit_count() == 1)
+    return gpus if measured or not curve.known else 0

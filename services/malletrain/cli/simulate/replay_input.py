@@ -13,8 +13,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
 from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.node_traits import entries_of_json, facts_by_node
-from malletrain.scavenger.trace_files import read_trace
-from malletrain.scavenger.trace_metadata import metadata_path, read_metadata
+from malletrain.scavenger.trace_files import metadata_path, read_metadata, read_trace
 from malletrain.simulator.replay.job_set import Workload, read_job_set
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.presets import PRESETS, preset_workload

@@ -24,8 +24,7 @@ from malletrain.cli.simulate.replay_output import answer, make_folder, replayed_
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.logs import configure_logging
-from malletrain.scavenger.idle_trace import Trace
-from malletrain.scavenger.recorder import FragmentRecorder
+from malletrain.scavenger.idle_trace import FragmentRecorder, Trace
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import NodeSource
 from malletrain.scavenger.sources.build import build_source

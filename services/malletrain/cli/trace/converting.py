@@ -13,8 +13,7 @@ from malletrain.cli.shared.progress import progress_bar
 from malletrain.cli.trace.files import save_trace, summary
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace
-from malletrain.scavenger.trace_files import read_trace
-from malletrain.scavenger.trace_metadata import read_metadata
+from malletrain.scavenger.trace_files import read_metadata, read_trace
 from malletrain.simulator.batch.policies import PolicyName
 from malletrain.simulator.traces.column_logs import FIELDS, ColumnNames, parse_columns
 from malletrain.simulator.traces.convert import Conversion, ConversionOptions, convert_jobs, convert_polling

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import itertools
 import json
 import os
 import re
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,12 +21,11 @@ import structlog
 
 from malletrain.common import job_folder
 from malletrain.common.accounts import Account, acting_as
-from malletrain.common.files import is_full, make_private_folder, open_plain, write_atomically
+from malletrain.common.files import is_full, make_private_folder, make_state_folder, open_plain, write_atomically
 from malletrain.common.launch_file import Launch, launch_document
 from malletrain.common.processes import ProcessId
 from malletrain.common.untrusted_json import JsonBounds, UntrustedJsonError, integer_of, parse_object
 from malletrain.job_manager.launching.removing import MAX_ENTRIES, TooManyEntriesError, remove_folder
-from malletrain.job_manager.launching.socket_folders import earlier_socket_folder, is_own_folder, socket_folder
 from malletrain.job_manager.machine.stimuli import Completion, Outcome, WorkerFailure
 
 _MAX_SOCKET_PATH_BYTES = 99
@@ -483,3 +484,56 @@ def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
 
 def _is_small(value: object) -> bool:
     return isinstance(value, int) and abs(value) < _MAX_SAMPLES
+
+
+_RUN = Path("/run")
+_RECORDS = {0o700: "sockets.path", 0o711: "sockets-of-owners.path"}
+_PREFIX = "malletrain-"
+
+
+def socket_folder(state_dir: Path, mode: int) -> Path:
+    """The folder for supervisors' sockets, outside of the state folder, whose path may be too long or closed to owners.
+
+    A name that can be foreseen could be taken by anybody in a folder such as /tmp. So it has a random name, which is
+    kept in the state folder; where it is not there any more, or is somebody else's, another one is made.
+
+    Args:
+        state_dir: State folder of the installation, which nobody else can enter.
+        mode: Permissions of the folder: 0o700, or 0o711 where owners of jobs must pass through.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    record = state_dir / _RECORDS[mode]
+    try:
+        known = Path(record.read_text(encoding="utf-8"))
+    except (FileNotFoundError, UnicodeDecodeError):
+        known = None
+    if known is not None and is_own_folder(known):
+        known.chmod(mode)
+        return known
+    made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_above()))
+    made.chmod(mode)
+    make_state_folder(state_dir)
+    write_atomically(record, str(made), mode=0o600)
+    return made
+
+
+def earlier_socket_folder(state_dir: Path) -> Path:
+    """Where versions before had these sockets: supervisors of such a version serve there until they end."""
+    mark = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"{_PREFIX}{os.getuid()}-{mark}"
+
+
+def is_own_folder(path: Path) -> bool:
+    """Whether a path is that of a folder of this user, and no link."""
+    try:
+        found = path.lstat()
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
+
+def _above() -> Path:
+    """Root's own folder where there is one: some systems clear /tmp of what has not been used for days."""
+    return _RUN if os.getuid() == 0 and os.access(_RUN, os.W_OK) else Path(tempfile.gettempdir())

@@ -5,15 +5,13 @@ Copies share what neither has changed, so that the state before a step stays as 
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from malletrain.common.gpus import node_of
-from malletrain.job_manager.machine.claims import Claims
 from malletrain.job_manager.machine.job_marks import JobMark, marks_of
 from malletrain.job_manager.machine.jobs import Job
-from malletrain.job_manager.machine.sharded_map import ShardedMap
 
 
 @dataclass(frozen=True)
@@ -247,3 +245,138 @@ def _replace_claims(claims: Claims, before: Job | None, after: Job | None, name:
     lost = 0 if before is None else claims.remove(before, old - new)
     gained = 0 if after is None else claims.add(after, new - old)
     return gained - lost
+
+
+class Claims:
+    """Nodes and GPUs that jobs have, by name."""
+
+    def __init__(self) -> None:
+        self._jobs: ShardedMap[str] = ShardedMap()
+        self._fleets: ShardedMap[tuple[str, int]] = ShardedMap()
+        """Fleet of a node, and how many GPUs of it members have."""
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job], names: Callable[[Job], Iterable[str]]) -> Claims:
+        """What several jobs have.
+
+        Args:
+            jobs: The jobs.
+            names: What of a job counts: the nodes that it holds, say.
+        """
+        claims = cls()
+        for job in jobs:
+            claims.add(job, names(job))
+        return claims
+
+    def copy(self) -> Claims:
+        """The same, to be changed by itself."""
+        twin = Claims.__new__(Claims)
+        twin._jobs, twin._fleets = self._jobs.copy(), self._fleets.copy()
+        return twin
+
+    def add(self, job: Job, names: Iterable[str]) -> int:
+        """Give names to a job, taking them from their holder. Returns on how many nodes nobody held anything before."""
+        first = 0
+        for name in names:
+            before = self._jobs.get(name)
+            if before == job.id:
+                continue
+            self._jobs[name] = job.id
+            if job.fleet_number is None:
+                first += before is None
+                continue
+            node = node_of(name)
+            _, count = self._fleets.get(node) or ("", 0)
+            self._fleets[node] = job.fleet_id, count + (before is None)
+            first += not count
+        return first
+
+    def remove(self, job: Job, names: Iterable[str]) -> int:
+        """A job does not have these any more. Returns of how many nodes it was the last."""
+        last = 0
+        for name in names:
+            if self._jobs.get(name) != job.id:
+                continue
+            del self._jobs[name]
+            if job.fleet_number is None:
+                last += 1
+                continue
+            node = node_of(name)
+            fleet, count = self._fleets.get(node) or ("", 1)
+            if count > 1:
+                self._fleets[node] = fleet, count - 1
+            else:
+                del self._fleets[node]
+                last += 1
+        return last
+
+    def holder(self, job: Job, name: str) -> str:
+        """Who has a node or GPU so that a job can't get it, itself included: "job j000001"; empty if nobody has."""
+        if owner := self._jobs.get(name):
+            return f"job {owner}"
+        node = node_of(name)
+        if owner := self._jobs.get(node):
+            return f"job {owner}"
+        fleet, _ = self._fleets.get(node) or ("", 0)
+        return f"fleet {fleet}" if fleet and fleet != job.fleet_id else ""
+
+    def has_rival(self, job: Job, name: str) -> bool:
+        """Whether another job has a node or GPU so that a job can't get it."""
+        node = node_of(name)
+        owners = {self._jobs.get(name), self._jobs.get(node)} - {None, job.id}
+        fleet, _ = self._fleets.get(node) or ("", 0)
+        return bool(owners) or (bool(fleet) and fleet != job.fleet_id)
+
+    def as_dicts(self) -> tuple[dict[str, str], dict[str, tuple[str, int]]]:
+        """Owners by name, and fleets with their numbers of GPUs by node."""
+        return dict(self._jobs.items()), dict(self._fleets.items())
+
+
+_V = TypeVar("_V")
+
+_SHARDS = 256
+"""With 10,000 keys a change of a copy copies some 40 of them."""
+
+
+class ShardedMap(Generic[_V]):
+    """Values by name, in dictionaries that copies share until they change them."""
+
+    def __init__(self) -> None:
+        self._shards: list[dict[str, _V]] = [{} for _ in range(_SHARDS)]
+        self._own = set(range(_SHARDS))
+
+    def copy(self) -> ShardedMap[_V]:
+        """The same, to be changed by itself."""
+        twin: ShardedMap[_V] = ShardedMap.__new__(ShardedMap)
+        twin._shards = self._shards.copy()
+        twin._own = set()
+        self._own = set()
+        return twin
+
+    def get(self, name: str) -> _V | None:
+        """The value of a name; None if it has none."""
+        return self._shards[hash(name) % _SHARDS].get(name)
+
+    def __setitem__(self, name: str, value: _V) -> None:
+        """Give a name a value."""
+        self._shard(name)[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        """Take a name's value.
+
+        Raises:
+            KeyError: it has none.
+        """
+        del self._shard(name)[name]
+
+    def items(self) -> Iterator[tuple[str, _V]]:
+        """All names with their values, in no order to rely on."""
+        return (item for shard in self._shards for item in shard.items())
+
+    def _shard(self, name: str) -> dict[str, _V]:
+        """Where a name is, to be changed."""
+        number = hash(name) % _SHARDS
+        if number not in self._own:
+            self._shards[number] = self._shards[number].copy()
+            self._own.add(number)
+        return self._shards[number]

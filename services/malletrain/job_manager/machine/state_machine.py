@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from malletrain.common.gpus import node_of
+from malletrain.job_manager.machine import scale_faults
+from malletrain.job_manager.machine.admitting import place_reason
+from malletrain.job_manager.machine.dependencies import Unfinished, waiting_reason
 from malletrain.job_manager.machine.effects import Effect, required_effects
-from malletrain.job_manager.machine.enqueuing import enqueue
+from malletrain.job_manager.machine.hangs import is_long, late_change, presumed_hang
 from malletrain.job_manager.machine.job_marks import JobMark
-from malletrain.job_manager.machine.jobs import Job, StopIntent
-from malletrain.job_manager.machine.metering import meter
-from malletrain.job_manager.machine.node_changes import change_idle_set, note_gpus, replace_idle_set
-from malletrain.job_manager.machine.plans import apply_plan
-from malletrain.job_manager.machine.reconcile import reconcile
+from malletrain.job_manager.machine.jobs import Dependencies, Job, JobSpec, NodeRelease, StopIntent, after_failure
+from malletrain.job_manager.machine.metering import meter, move_usage
+from malletrain.job_manager.machine.node_lists import within, without
+from malletrain.job_manager.machine.plans import apply_plan, reconcile
 from malletrain.job_manager.machine.sharing import keep_ledger
 from malletrain.job_manager.machine.state import JobEvent, ManagerPolicy, ManagerState, Notice, Omission
 from malletrain.job_manager.machine.stimuli import (
@@ -40,13 +44,6 @@ from malletrain.job_manager.machine.supervision import (
 from malletrain.job_manager.machine.transaction import Transaction
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.job_manager.machine.usage import UsageRow
-from malletrain.job_manager.machine.watchdogs import (
-    check_time_limits,
-    handle_progress,
-    handle_trainer_done,
-    move_times,
-    note_progress,
-)
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import NotFoundError
 
@@ -178,3 +175,244 @@ def _require_job(transaction: Transaction, job_id: str) -> Job:
     if job is None:
         raise NotFoundError(f"no job {job_id} that has not ended")
     return job
+
+
+def enqueue(
+    transaction: Transaction, specs: tuple[JobSpec, ...], owner: str, instance_ids: tuple[str, ...] = ()
+) -> None:
+    """Put jobs of an owner at the end of the queue. Members of a fleet have been submitted together.
+
+    Of their dependencies, those that have ended hold: whoever submits has looked at how they ended.
+    """
+    first = transaction.last_number + 1
+    waits = _waits(transaction, specs)
+    for spec, instance_id in zip(specs, instance_ids or ("",) * len(specs), strict=True):
+        transaction.last_number += 1
+        waits_for = waits.get(spec.dependencies, ())
+        reason = place_reason(transaction.policy.max_parallel, spec.array)
+        transaction.add(
+            Job(
+                number=transaction.last_number,
+                spec=spec,
+                state=JobState.QUEUED,
+                reason_code=JobReason.DEPENDENCY if waits_for else JobReason.SUBMITTED,
+                reason=waiting_reason(spec.dependencies, waits_for) if waits_for else reason,
+                create_time=transaction.now,
+                update_time=transaction.now,
+                owner=owner,
+                instance_id=instance_id,
+                fleet_number=None if spec.fleet is None else first,
+                array_number=None if spec.array is None else first,
+                waits_for=waits_for,
+            )
+        )
+
+
+def _waits(transaction: Transaction, specs: tuple[JobSpec, ...]) -> dict[Dependencies, tuple[str, ...]]:
+    """Which of their dependencies have not ended: the jobs of a submission often have the same."""
+    found = {spec.dependencies for spec in specs if spec.dependencies}
+    unfinished = Unfinished(transaction.active() if found else ())
+    return {entry: tuple(name for name in entry.names if name in unfinished) for entry in found}
+
+
+def replace_idle_set(transaction: Transaction, nodes: frozenset[str]) -> None:
+    """Take over the whole idle set. A node that a job uses and that is not in the set has left; it counts from now."""
+    used = {node_of(name) for job in transaction.jobs.values() for name in (*job.held, *job.wanted)}
+    transaction.idle = nodes
+    _remove_nodes(transaction, frozenset(used - nodes), transaction.now)
+
+
+def note_gpus(transaction: Transaction, joined: frozenset[str], gpus: Mapping[str, int]) -> None:
+    """Take over how many GPUs nodes have that join. Most have as many as before: then nothing is copied."""
+    news = {name: gpus.get(name, 0) for name in joined if gpus.get(name, 0) != transaction.gpus.get(name, 0)}
+    if news:
+        transaction.gpus = {**transaction.gpus, **news}
+
+
+def change_idle_set(transaction: Transaction, joined: frozenset[str], left: frozenset[str], event_time: float) -> None:
+    """Take over one event of the idle set. While the whole set is unknown, only nodes that left are handled."""
+    if transaction.idle is not None:
+        # Each of the two copies the whole set.
+        if not left.isdisjoint(transaction.idle):
+            transaction.idle -= left
+        if not joined <= transaction.idle:
+            transaction.idle |= joined
+    _remove_nodes(transaction, left, event_time)
+
+
+def _remove_nodes(transaction: Transaction, left: frozenset[str], since: float) -> None:
+    for job in transaction.jobs.on_nodes(left):
+        lost = frozenset(name for name in (*job.held, *job.wanted) if node_of(name) in left)
+        if lost:
+            _remove_lost(transaction, job, lost, since)
+
+
+def _remove_lost(transaction: Transaction, job: Job, lost: frozenset[str], since: float) -> None:
+    wanted = without(job.wanted, lost)
+    if not job.may_have(len(wanted)):
+        wanted = ()
+    job = transaction.put(
+        job,
+        releases=_with_lost(job, lost, since),
+        confirmed=without(job.confirmed, lost),
+        trained=without(job.trained, lost),
+    )
+    taken = sorted(lost.intersection(job.commanded))
+    if not taken:
+        keeps = job.supervised and job.stop is None and job.wanted and not wanted
+        transaction.put(job, wanted=_max_part(transaction, job, job.commanded) if keeps else wanted)
+        return
+    reason = f"preempted: {', '.join(taken)} left"
+    left_over = without(job.commanded, lost)
+    job = transaction.put(job, preemptions=job.preemptions + 1)
+    if job.stop is None:
+        _shrink_or_stop(transaction, transaction.put(job, preempted=True), reason, left_over, wanted)
+        return
+    job = transaction.put(job, commanded=left_over, wanted=wanted)
+    transaction.note(job, JobReason.PREEMPTED, f"{reason}; already stopping: {job.reason}")
+
+
+def _shrink_or_stop(
+    transaction: Transaction, job: Job, reason: str, left_over: tuple[str, ...], wanted: tuple[str, ...]
+) -> None:
+    still_wanted = within(left_over, wanted)
+    kept = _max_part(transaction, job, still_wanted) or _max_part(transaction, job, left_over)
+    if not kept:
+        why = f"{reason}; {len(left_over)} remain, its smallest scale is {job.spec.smallest}"
+        transaction.stop(job, StopIntent.WAIT, JobReason.PREEMPTED_BELOW_MINIMUM, why, wanted, left_over)
+        return
+    if job.state is not JobState.STARTING and not set(kept).intersection(job.trained):
+        # Only new workers remain. They do not have the state yet, and elastic training can't go on from them.
+        why = f"{reason}; no node that has trained remains, starts again from the last checkpoint"
+        transaction.stop(job, StopIntent.WAIT, JobReason.PREEMPTED_STATE_LOST, why, wanted or kept, left_over)
+        return
+    state = JobState.STARTING if job.state is JobState.STARTING else JobState.RESCALING
+    transaction.move(
+        job,
+        state,
+        JobReason.PREEMPTED,
+        reason,
+        wanted=wanted or kept,
+        commanded=kept,
+        sequence=job.sequence + 1,
+        changed_at=transaction.now,
+        scale_command=job.commanding(len(kept), transaction.now),
+        rescales=job.rescales + (state is JobState.RESCALING),
+    )
+    transaction.notices.append((job.id, Notice.RELEASE_REQUESTED))
+
+
+def _max_part(transaction: Transaction, job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """The largest permitted scale on nodes that no other job wants; nodes that have trained are taken first."""
+    wanted, trained = transaction.jobs.wanted, frozenset(job.trained)
+    free = sorted((node for node in nodes if not wanted.has_rival(job, node)), key=lambda node: node not in trained)
+    return tuple(free[: job.max_within(len(free))])
+
+
+def _with_lost(job: Job, lost: frozenset[str], since: float) -> tuple[NodeRelease, ...]:
+    """The job's releases with those of lost nodes. A node that a shrink was releasing has now left."""
+    known = {release.node: release for release in job.releases}
+    for node in lost.intersection(job.held):
+        earlier = known.get(node)
+        if earlier is None or not earlier.left:
+            known[node] = NodeRelease(node, since, left=True)
+    return tuple(known[node] for node in sorted(known))
+
+
+_LIMIT_TIMES = ("not_before", "good_since", "stalled_since", "idle_since", "phase_since", "done_since", "scale_since")
+
+
+def handle_progress(transaction: Transaction, job: Job, seen: Progressed) -> None:
+    """Take over samples, whether the job's saves fail, and whether it is silent, with or without a phase for it."""
+    since = max(transaction.now - seen.seconds, job.changed_at)
+    silent = job.supervised and is_long(job, seen)
+    in_phase = silent and bool(seen.phase)
+    stalled_since = since if job.stalled_since is None else job.stalled_since
+    transaction.put(
+        job,
+        samples=seen.samples,
+        stalled_since=stalled_since if silent and not in_phase else None,
+        phase=seen.phase if in_phase else "",
+        phase_since=since if in_phase else None,
+        positions_known=seen.positions_known,
+        save_error=job.save_error if seen.save_error is None else seen.save_error,
+    )
+
+
+def note_progress(transaction: Transaction, samples: tuple[tuple[str, int], ...]) -> None:
+    """Take over samples that decide nothing."""
+    for job_id, count in samples:
+        job = transaction.jobs.get(job_id)
+        if job is not None:
+            transaction.put(job, samples=count)
+
+
+def handle_trainer_done(transaction: Transaction, job: Job) -> None:
+    """Note that the trainer has said that it is done. Its processes are expected to end by themselves soon."""
+    if job.supervised and job.done_since is None:
+        transaction.put(job, done_since=transaction.now)
+
+
+def check_time_limits(transaction: Transaction) -> None:
+    """Check every limit of every job that has one."""
+    for job in transaction.jobs.marked(JobMark.TIMED):
+        _end_backoff(transaction, job)
+        job = transaction.jobs[job.id]
+        transaction.put(job, **scale_faults.news(job, transaction.now))
+        job = transaction.jobs[job.id]
+        if job.supervised and job.stop is None:
+            _check_job(transaction, job)
+
+
+def _end_backoff(transaction: Transaction, job: Job) -> None:
+    if job.not_before is None:
+        return
+    left = job.not_before - transaction.now
+    # More than the longest pause: the clock was set back while no JobManager ran.
+    if left <= 0 or left > transaction.policy.restart_backoff_max_seconds:
+        reason = f"back-off is over, waits for nodes{after_failure(job)}"
+        transaction.move(job, job.state, JobReason.BACKOFF_ENDED, reason, not_before=None)
+
+
+def _check_job(transaction: Transaction, job: Job) -> None:
+    policy, now = transaction.policy, transaction.now
+    if job.done_since is not None and now - job.done_since >= policy.finish_seconds:
+        reason = f"done, but did not end within {policy.finish_seconds:g} s"
+        transaction.stop(job, StopIntent.COMPLETE, JobReason.TRAINER_DONE, reason)
+    elif job.state is not JobState.RUNNING:
+        if (late := late_change(job, policy, now)) is not None:
+            transaction.stop(job, StopIntent.RESTART, JobReason.RESCALE_TIMED_OUT, late, job.wanted)
+    else:
+        _check_running(transaction, job)
+
+
+def _check_running(transaction: Transaction, job: Job) -> None:
+    policy, now = transaction.policy, transaction.now
+    if (evidence := presumed_hang(job, policy, now)) is not None:
+        transaction.stop(job, StopIntent.RESTART, JobReason.STALLED, f"presumed to hang: {evidence}", job.wanted)
+    elif job.counted_failures and job.good_since is not None and now - job.good_since >= policy.restart_forgive_seconds:
+        transaction.put(job, counted_failures=0)
+
+
+def move_times(transaction: Transaction, seconds: float) -> None:
+    """Move what time limits are counted from, so that as much of each is left as before the step.
+
+    Otherwise, a step of an hour would end each start that is not confirmed, and one back would let a job that backs off
+    wait for an hour.
+    """
+    for job in transaction.active():
+        transaction.put(job, **_moved(job, seconds))
+    transaction.ledger = {owner: replace(use, since=use.since + seconds) for owner, use in transaction.ledger.items()}
+    move_usage(transaction, seconds)
+
+
+def _moved(job: Job, seconds: float) -> dict[str, object]:
+    times = {name: getattr(job, name) for name in _LIMIT_TIMES}
+    return {
+        **{name: None if time is None else time + seconds for name, time in times.items()},
+        "changed_at": job.changed_at + seconds,
+        "scale_faults": tuple(
+            replace(fault, until=None if fault.until is None else fault.until + seconds) for fault in job.scale_faults
+        ),
+        "releases": tuple(replace(release, since=release.since + seconds) for release in job.releases),
+    }

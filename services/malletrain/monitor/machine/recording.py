@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import isfinite
 
+from malletrain.model.topology import MAX_LEVELS
 from malletrain.monitor.machine.machine import Effects, MonitorMachine
-from malletrain.monitor.machine.progress import ReportedBatch
-from malletrain.monitor.machine.stimuli import BatchesReported, JobsPlaced, ScalesCommanded, Stimulus
-from malletrain.monitor.machine.validation import JobCounts, check_advance, counts_of, jobs_of
+from malletrain.monitor.machine.progress import MAX_COUNT, REPORTERS_KEPT, ReportedBatch
+from malletrain.monitor.machine.stalls import COMMANDS_KEPT, RESCALES_KEPT
+from malletrain.monitor.machine.stimuli import BatchesReported, JobsPlaced, ScalesCommanded, Stimulus, StoreJobs
+from malletrain.monitor.machine.throughput import MAX_SPAN_POINTS, UNKNOWN_ERROR
+from malletrain.monitor.machine.trackers import JobTracker, StoredJob
+from malletrain.runtime.errors import InvariantError
 from malletrain.runtime.kernel.recording import Moment, RecordedMachine, name_job
 
 
@@ -103,3 +109,170 @@ def parts_of(stimulus: Stimulus) -> dict[str, Stimulus]:
 
 def _without_reason(batch: ReportedBatch) -> ReportedBatch:
     return batch if batch.saves is None else replace(batch, saves=replace(batch.saves, reason=""))
+
+
+@dataclass(frozen=True, slots=True)
+class JobCounts:
+    """Figures of a job that never go back.
+
+    Attributes:
+        records: Records received.
+        samples_lost: Samples that were rolled back.
+        trained: Samples processed, those that were rolled back included. It may go back once: where a job begins to
+            tell its position.
+        positioned: Whether the job tells its position.
+        dropped_records: Records that its reporters had to drop.
+        rescales: Rescales measured.
+        sequences: Up to which sequence number records are counted, by reporter.
+    """
+
+    records: int = 0
+    samples_lost: int = 0
+    trained: int = 0
+    positioned: bool = False
+    dropped_records: int = 0
+    rescales: int = 0
+    sequences: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tracker: JobTracker | None) -> JobCounts:
+        """The counts of a job; of one without records all are 0."""
+        if tracker is None:
+            return cls()
+        progress = tracker.progress
+        return cls(
+            records=progress.records,
+            samples_lost=progress.samples_lost,
+            trained=progress.samples + progress.samples_lost,
+            positioned=progress.positioned,
+            dropped_records=tracker.dropped_records,
+            rescales=tracker.stalls.last_number,
+            sequences={reporter_id: reporter.sequence for reporter_id, reporter in tracker.reporters.items()},
+        )
+
+
+def jobs_of(stimulus: Stimulus) -> tuple[str, ...]:
+    """The jobs that a stimulus may change, other than by time, in order and each once."""
+    match stimulus:
+        case BatchesReported():
+            return tuple(dict.fromkeys(batch.job_id for batch in stimulus.batches))
+        case ScalesCommanded():
+            return tuple(dict.fromkeys(job_id for job_id, _ in stimulus.commands))
+        case JobsPlaced():
+            return tuple(dict.fromkeys(job_id for job_id, _ in stimulus.spans))
+        case _:
+            return ()
+
+
+def counts_of(machine: MonitorMachine, stimulus: Stimulus) -> dict[str, JobCounts]:
+    """The counts of the jobs that a stimulus may change."""
+    return {job_id: JobCounts.of(machine.trackers.find(job_id)) for job_id in jobs_of(stimulus)}
+
+
+def check_advance(
+    machine: MonitorMachine, before: Mapping[str, JobCounts], stimulus: Stimulus, effects: Effects
+) -> None:
+    """Check the jobs that a stimulus has changed.
+
+    Args:
+        machine: The machine after it.
+        before: Their counts before it.
+        stimulus: The stimulus.
+        effects: What the machine wants done.
+
+    Raises:
+        InvariantError: an invariant is broken; the error names the job, and all invariants of it that are.
+    """
+    stored = {job.job_id: job for effect in effects if isinstance(effect, StoreJobs) for job in effect.jobs}
+    for job_id, counts in before.items():
+        tracker = machine.trackers.find(job_id)
+        if tracker is None:
+            broken = ["is not known any more"] if counts.records else []
+        else:
+            broken = [*_counts(counts, JobCounts.of(tracker)), *_tracker(tracker)]
+            if isinstance(stimulus, BatchesReported):
+                arrived = sum(len(batch.records) for batch in stimulus.batches if batch.job_id == job_id)
+                broken += _batches(arrived, counts, tracker, stored.get(job_id))
+        if broken:
+            error = InvariantError("\n".join(f"job {job_id} {text}" for text in broken))
+            name_job(error, job_id)
+            raise error
+
+
+def _counts(before: JobCounts, after: JobCounts) -> Iterator[str]:
+    for name in ("records", "samples_lost", "dropped_records", "rescales"):
+        if getattr(after, name) < getattr(before, name):
+            yield f"has {getattr(after, name)} {name}, after {getattr(before, name)}"
+    if after.trained < before.trained and not (after.positioned and not before.positioned):
+        yield f"has trained {after.trained} samples, after {before.trained}"
+    if len(before.sequences) < REPORTERS_KEPT:  # beyond that, one may be forgotten and come back as a new one
+        for name, sequence in before.sequences.items():
+            if sequence > (now := after.sequences.get(name, 0)):
+                yield f"has records of {name!r} up to {now}, after {sequence}"
+
+
+def _batches(arrived: int, before: JobCounts, tracker: JobTracker, stored: StoredJob | None) -> Iterator[str]:
+    fresh = tracker.progress.records - before.records
+    if fresh > arrived:
+        yield f"has {fresh} records more, and {arrived} have arrived"
+    if stored is None or stored.progress != tracker.progress:
+        yield f"is stored as {stored and stored.progress}, and is {tracker.progress}"
+
+
+def _tracker(tracker: JobTracker) -> Iterator[str]:
+    yield from _progress(tracker)
+    yield from _throughput(tracker)
+    yield from _rescales(tracker)
+
+
+def _progress(tracker: JobTracker) -> Iterator[str]:
+    progress, reporters = tracker.progress, tracker.reporters
+    for name in ("samples", "samples_lost"):
+        if not 0 <= getattr(progress, name) <= MAX_COUNT:
+            yield f"has {getattr(progress, name)} {name}"
+    if not 0 <= tracker.dropped_records <= MAX_COUNT:
+        yield f"has {tracker.dropped_records} dropped records"
+    if not isfinite(progress.last_record_unix_seconds) or (progress.nodes < 1 and progress.records):
+        yield f"has records on {progress.nodes} nodes, the newest at {progress.last_record_unix_seconds}"
+    if len(reporters) > REPORTERS_KEPT:
+        yield f"has {len(reporters)} reporters"
+    if len({reporter.number for reporter in reporters.values()}) < len(reporters):
+        yield "has two reporters of one number"
+    newest = reporters.get(progress.reporter_id)
+    if newest is not None and (
+        newest.sequence != progress.sequence or newest.number < max(one.number for one in reporters.values())
+    ):
+        yield f"has its newest record from {progress.reporter_id!r}, number {progress.sequence}, which is {newest}"
+
+
+def _throughput(tracker: JobTracker) -> Iterator[str]:
+    throughput = tracker.throughput
+    if len(throughput.steps) > tracker.options.window_steps:
+        yield f"keeps {len(throughput.steps)} steps"
+    if any(not seconds >= 0 or samples <= 0 for seconds, samples in throughput.steps):
+        yield "keeps a step without samples, or of less than no time"
+    points = throughput.known_points
+    for point in points:
+        figures = (point.rate, point.weight)
+        if point.nodes < 1 or point.steps < 1 or not all(isfinite(one) and one > 0 for one in figures):
+            yield f"has a point that is none: {point}"
+        if not 0 <= point.relative_error <= UNKNOWN_ERROR:
+            yield f"has a point with an error of {point.relative_error}"
+    if any(left.nodes >= right.nodes for left, right in pairwise(points)):
+        yield "has points that do not ascend"
+    spans = throughput.span_points()
+    if len(spans) > MAX_SPAN_POINTS or any(not 0 <= one.shared_levels <= MAX_LEVELS for one in spans):
+        yield f"has {len(spans)} points by nearness of nodes: {spans}"
+
+
+def _rescales(tracker: JobTracker) -> Iterator[str]:
+    rescales, numbers = tracker.stalls.rescales(), tracker.stalls.commands.numbers()
+    if len(rescales) > RESCALES_KEPT or len(numbers) > COMMANDS_KEPT:
+        yield f"keeps {len(rescales)} rescales and {len(numbers)} commands"
+    if any(right.number != left.number + 1 for left, right in pairwise(rescales)):
+        yield f"has rescales with numbers {[rescale.number for rescale in rescales]}"
+    if any(left >= right for left, right in pairwise(numbers)):
+        yield f"has commands with numbers {numbers}"
+    for rescale in rescales:
+        if rescale.from_nodes == rescale.to_nodes or not isfinite(rescale.seconds) or rescale.seconds < 0:
+            yield f"has a rescale that is none: {rescale}"

@@ -36,7 +36,7 @@ class StepRecorder(Protocol[StateT, StimulusContraT, ResultT]):
 
 
 @dataclass(frozen=True, slots=True)
-class Step(Generic[StateT, StimulusT, ResultT, DetailT]):
+class MachineStep(Generic[StateT, StimulusT, ResultT, DetailT]):
     """A stimulus that a machine has handled.
 
     Attributes:
@@ -54,7 +54,7 @@ class Step(Generic[StateT, StimulusT, ResultT, DetailT]):
     detail: DetailT | None
 
 
-def _leave(_: Step[Any, Any, Any, Any]) -> None:
+def _leave(_: MachineStep[Any, Any, Any, Any]) -> None:
     """Nothing is left to do: the machine has effects for it."""
 
 
@@ -74,10 +74,10 @@ class MachineLoop(Generic[StateT, StimulusT, ResultT, DetailT]):
         state: StateT,
         recorder: StepRecorder[StateT, StimulusT, ResultT],
         clock: Clock,
-        perform: Callable[[Step[StateT, StimulusT, ResultT, DetailT]], bool | None],
+        perform: Callable[[MachineStep[StateT, StimulusT, ResultT, DetailT]], bool | None],
         *,
-        store: Callable[[Step[StateT, StimulusT, ResultT, DetailT]], object] = _leave,
-        publish: Callable[[Step[StateT, StimulusT, ResultT, DetailT]], object] = _leave,
+        store: Callable[[MachineStep[StateT, StimulusT, ResultT, DetailT]], object] = _leave,
+        publish: Callable[[MachineStep[StateT, StimulusT, ResultT, DetailT]], object] = _leave,
     ) -> None:
         """Begin with a state.
 
@@ -116,7 +116,7 @@ class MachineLoop(Generic[StateT, StimulusT, ResultT, DetailT]):
         now = Moment(self._clock.time(), self._clock.monotonic())  # may apply that the clock was set
         before, unknown = self.state, None
         result = self._recorder.advance(before, stimulus, now)
-        step = Step(stimulus, now, before, result, detail)
+        step = MachineStep(stimulus, now, before, result, detail)
         try:
             self._store(step)
         except CommitUnknownError as error:

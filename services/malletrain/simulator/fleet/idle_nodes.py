@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from malletrain.fleet.advance import train_to_next_end
+from malletrain.fleet.lifecycle import train_to_next_end
 from malletrain.fleet.problem import FleetProblem
 from malletrain.fleet.rates import RateTable
 from malletrain.simulator.fleet.dividing import Division, FleetMoment, GpuDivider

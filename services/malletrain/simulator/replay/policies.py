@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from malletrain.allocator.machine.change_gaps import ChangeGaps
+from malletrain.allocator.machine.plan_trigger import ChangeGaps
 from malletrain.allocator.problem.forward_time import NOTHING_OBSERVED, ForwardPolicy, start_seconds
 from malletrain.allocator.solvers.choice_table import NO_LIMIT, ChoiceTable, ObjectiveParameters
 from malletrain.allocator.solvers.owner_knapsack import OwnerGroup, owner_groups

@@ -10,9 +10,14 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
+
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from malletrain.common.activity import IdleReport
 from malletrain.common.job_folder import (
@@ -22,17 +27,17 @@ from malletrain.common.job_folder import (
     UNDELIVERED_FOLDER,
 )
 from malletrain.common.launch_file import AgentAddress
+from malletrain.common.trace_context import parse_traceparent
 from malletrain.supervisor.context import Context
 from malletrain.supervisor.loop.call_queue import CallQueue
-from malletrain.supervisor.loop.command_reports import RELEASE_HOSTS, SET_HOSTS, STOP, CommandReports
-from malletrain.supervisor.loop.keeping import Keep, Keeping
 from malletrain.supervisor.loop.releases import Release, Releases
 from malletrain.supervisor.loop.view import UNDECIDED, Outcome, Seen, State, view
 from malletrain.supervisor.workers.root_cause import Failure
+from malletrain.supervisor.workers.slot import Slot
 from malletrain.supervisor.workers.worker_exit import Consequence, ExitFacts, Verdict, WorkerExit
 from malletrain.supervisor.workers.worker_group import WorkerGroup
 from malletrain.supervisor.workers.worker_pool import DELIVERY_SECONDS
-from malletrain.v1 import supervisor_pb2
+from malletrain.v1 import resources_pb2, supervisor_pb2
 
 _LOOK_SECONDS = 0.02
 _KEPT_LOOK_SECONDS = 0.25
@@ -375,3 +380,189 @@ def _has_entries(folder: Path) -> bool:
         return any(folder.iterdir())
     except OSError:  # there is none, or it can't be read now
         return False
+
+
+_MAX_REPORTS = 16
+_MAX_OPEN = 16
+_MAX_STEPS = 256
+
+Kind: TypeAlias = "supervisor_pb2.CommandKind.ValueType"
+SET_HOSTS = supervisor_pb2.COMMAND_KIND_SET_HOSTS
+RELEASE_HOSTS = supervisor_pb2.COMMAND_KIND_RELEASE_HOSTS
+STOP = supervisor_pb2.COMMAND_KIND_STOP
+
+
+@dataclass
+class _OpenCommand:
+    """A command that is being carried out.
+
+    Attributes:
+        report: What will be reported.
+        sequence: Of SetHosts; 0 for others.
+        waiting: Hosts where the workers are not yet as they shall be: name to workers that shall be there.
+    """
+
+    report: supervisor_pb2.CommandReport
+    sequence: int
+    waiting: dict[str, int] = field(default_factory=dict)
+
+
+class CommandReports:
+    """Follows commands. Used from the supervisor's main thread only; without trace contexts it does nothing."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """Begin with none.
+
+        Args:
+            clock: Seconds since the epoch.
+        """
+        self._clock = clock
+        self._open: list[_OpenCommand] = []
+        self._finished: deque[supervisor_pb2.CommandReport] = deque(maxlen=_MAX_REPORTS)
+
+    @property
+    def following(self) -> bool:
+        """Whether a command is being carried out that is reported."""
+        return bool(self._open)
+
+    @property
+    def finished(self) -> Sequence[supervisor_pb2.CommandReport]:
+        """The newest commands that are over."""
+        return self._finished
+
+    def begin(self, kind: Kind, traceparent: str, hosts: Mapping[str, int], sequence: int = 0) -> None:
+        """A command is taken.
+
+        Args:
+            kind: What is commanded.
+            traceparent: What came with it; anything but a trace context that is sampled is ignored.
+            hosts: The hosts that it is about: name to workers that shall be there.
+            sequence: Of SetHosts.
+        """
+        if kind == SET_HOSTS:
+            self._end([command for command in self._open if command.sequence], done=False)
+        context = parse_traceparent(traceparent)
+        if context is None or not context.sampled or len(self._open) >= _MAX_OPEN:
+            return
+        report = supervisor_pb2.CommandReport(
+            trace_context=resources_pb2.TraceContext(traceparent=context.traceparent),
+            kind=kind,
+            begin_time=self._now(),
+        )
+        self._open.append(_OpenCommand(report, sequence, dict(hosts)))
+
+    def follow(self, workers: Iterable[tuple[Slot, int]], confirmed_sequence: int) -> None:
+        """Note how far the open commands are.
+
+        Args:
+            workers: Slot and process id of each worker; 0 where it is being started.
+            confirmed_sequence: Of the newest SetHosts that was carried out.
+        """
+        found = list(workers)
+        there = Counter(slot.host for slot, _ in found)
+        started = Counter(slot.host for slot, pid in found if pid > 0)
+        for command in self._open:
+            for host, wanted in list(command.waiting.items()):
+                if (started[host] >= wanted) if wanted else not there[host]:
+                    del command.waiting[host]
+                    self._note(command.report, host, started=wanted > 0)
+        done = [command for command in self._open if command.sequence and command.sequence <= confirmed_sequence]
+        self._end(done, done=True)
+
+    def released(self, hosts: frozenset[str]) -> None:
+        """Nothing is left on hosts, as was commanded."""
+        self._end(
+            [
+                command
+                for command in self._open
+                if command.report.kind == RELEASE_HOSTS
+                and hosts >= {*command.waiting, *(step.host for step in command.report.steps)}
+            ],
+            done=True,
+        )
+
+    def close(self) -> None:
+        """No worker is left."""
+        self._end([command for command in self._open if command.sequence], done=False)
+        self._end(list(self._open), done=True)
+
+    def _end(self, commands: list[_OpenCommand], *, done: bool) -> None:
+        for command in commands:
+            if not command.sequence:
+                for host in list(command.waiting):
+                    self._note(command.report, host, started=False)
+            command.report.done = done
+            command.report.end_time.CopyFrom(self._now())
+            self._open.remove(command)
+            self._finished.append(command.report)
+
+    def _note(self, report: supervisor_pb2.CommandReport, host: str, *, started: bool) -> None:
+        if len(report.steps) < _MAX_STEPS:
+            report.steps.add(host=host, started=started, time=self._now())
+
+    def _now(self) -> Timestamp:
+        stamp = Timestamp()
+        stamp.FromNanoseconds(round(self._clock() * 1e9))
+        return stamp
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What a stop says of the supervisor itself.
+
+    Attributes:
+        seconds: How long it stays without workers.
+        sequence: Sequence of the last command about hosts that the stop overrides; 0: the supervisor has stopped by
+            itself after a release, and JobManager's stop is still to come.
+    """
+
+    seconds: float
+    sequence: int = 0
+
+    def shorter(self, other: Keep) -> Keep:
+        """What both say together."""
+        return Keep(min(self.seconds, other.seconds), max(self.sequence, other.sequence))
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """The state. Times are monotonic seconds.
+
+    Attributes:
+        keep: What the newest stop asks for; None: to end.
+        until: When the supervisor ends if it gets no hosts; None while it has some, or its workers are being ended.
+        overtaken: Commands up to this sequence came before a stop, and are not carried out any more.
+    """
+
+    keep: Keep | None = None
+    until: float | None = None
+    overtaken: int = 0
+
+    @property
+    def awaits_stop(self) -> bool:
+        """Whether no worker is left after a release, and the stop that says what it overtakes has not come."""
+        return self.until is not None and self.keep is not None and not self.keep.sequence
+
+    def takes(self, sequence: int) -> bool:
+        """Whether a command about hosts with this sequence may be carried out."""
+        return sequence > self.overtaken and not self.awaits_stop
+
+    def stop(self, keep: Keep | None, *, under_way: bool) -> Keeping:
+        """The state after a stop. Of several that are under way, one that asks for the end holds.
+
+        Args:
+            keep: What it asks for.
+            under_way: Whether workers are being ended already.
+        """
+        overtaken = max(self.overtaken, 0 if keep is None else keep.sequence)
+        if under_way:
+            keep = None if keep is None or self.keep is None else keep.shorter(self.keep)
+        return Keeping(keep, None, overtaken)
+
+    def begin(self, now: float) -> Keeping:
+        """No worker is left: wait for hosts from now on."""
+        return replace(self, until=now + (0.0 if self.keep is None else self.keep.seconds))
+
+    def end(self) -> Keeping:
+        """There are hosts again."""
+        return replace(self, keep=None, until=None)

@@ -9,8 +9,7 @@ from typing import Any
 import grpc
 
 from malletrain.common.launch_file import AgentAddress
-from malletrain.supervisor.loop.event_loop import EventLoop
-from malletrain.supervisor.loop.keeping import Keep
+from malletrain.supervisor.loop.event_loop import EventLoop, Keep
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Protocol
 
+from malletrain.common import environment as env
+from malletrain.common.files import write_atomically
+from malletrain.common.gpus import gpu_number, node_of, visible_gpu
+from malletrain.common.job_folder import HOSTS_FILE
 from malletrain.supervisor.workers.promise import Hosts
 from malletrain.supervisor.workers.slot import Slot
 
@@ -54,3 +61,83 @@ class RestartingBackend(Protocol):
 
     def close(self) -> None:
         """Stop serving."""
+
+
+class CommandBackend:
+    """One process on the first host, as for a batch script. See `RestartingBackend`.
+
+    The hosts are in the file that MALLETRAIN_HOSTFILE names, one `NAME slots=N` a line, as `mpirun --hostfile` reads
+    it. The GPUs of a member of a fleet are slots of their nodes there. At a change the program gets SIGTERM, to save
+    and end all that it has started on other hosts.
+    """
+
+    warm = False
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        """Keep the file in the job's folder.
+
+        Args:
+            folder: The job's folder.
+            environment: What the job sets.
+        """
+        self._file = folder / HOSTS_FILE
+        self._sets_gpus = env.VISIBLE_GPUS in environment
+
+    def defaults(self) -> Mapping[str, str]:
+        """Nothing."""
+        return {}
+
+    def is_ready(self) -> bool:
+        """At once."""
+        return True
+
+    def slots(self, hosts: Hosts) -> tuple[Slot, ...]:
+        """The first."""
+        return tuple(Slot(host, 0) for host, _ in hosts[:1])
+
+    def occupies(self, trained: Hosts, hosts: Iterable[str]) -> frozenset[Slot]:
+        """The one process, which uses all hosts of its generation."""
+        used = {host for host, _ in trained}
+        return frozenset(self.slots(trained)) if used & set(hosts) else frozenset()
+
+    def places(self, epoch: int, hosts: Hosts) -> Mapping[Slot, Mapping[str, str]]:
+        """Nothing: a program begins with its start."""
+        del epoch, hosts
+        return {}
+
+    def form(self, epoch: int, hosts: Hosts) -> Mapping[Slot, Mapping[str, str]]:
+        """Write the file.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        nodes: Counter[str] = Counter()
+        for host, slots in hosts:
+            nodes[node_of(host)] += slots
+        write_atomically(self._file, "".join(f"{node} slots={slots}\n" for node, slots in nodes.items()))
+        environment = {
+            env.HOSTFILE: str(self._file),
+            env.HOSTS: ",".join(f"{node}:{slots}" for node, slots in nodes.items()),
+            env.WORLD_SIZE: str(nodes.total()),
+            env.GENERATION: str(epoch),
+            **self._gpus([host for host, _ in hosts]),
+        }
+        return dict.fromkeys(self.slots(hosts), environment)
+
+    def _gpus(self, hosts: list[str]) -> dict[str, str]:
+        """What a member of a fleet is told of its GPUs: all of them, and those that the program itself can use."""
+        numbers = [
+            number for host in hosts if node_of(host) == node_of(hosts[0]) and (number := gpu_number(host)) is not None
+        ]
+        if not numbers:
+            return {}
+        inherited = os.environ.get(env.VISIBLE_GPUS, "")
+        visible = {env.VISIBLE_GPUS: ",".join(visible_gpu(number, inherited) for number in sorted(numbers))}
+        return {env.GPUS: ",".join(hosts), **({} if self._sets_gpus else visible)}
+
+    def has_met(self) -> bool:
+        """There is one process only."""
+        return True
+
+    def close(self) -> None:
+        """Leave the file; it says what ran last."""
