@@ -9,18 +9,9 @@ from malletrain.allocator.problem.allocation_problem import AllocationProblem, J
 from malletrain.allocator.utilization.definition import MinuteUse
 from malletrain.allocator.wire.messages import problem_to_proto
 from malletrain.model.scaling import ScalingPoint
-from malletrain.observer.facts import (
-    CurveFact,
-    JobFact,
-    NodeFact,
-    PlanFact,
-    PointFact,
-    ProgressFact,
-    ReleaseFact,
-    RowOfPlan,
-    StallFact,
-)
+from malletrain.observer.facts import NodeFact, PlanFact, ReleaseFact, RowOfPlan, StallFact
 from malletrain.observer.history import History, Minute, NodePeriod
+from malletrain.observer.job_facts import CurveFact, JobFact, PointFact, ProgressFact
 
 NODES, FRAGMENTS, JOBS, DAY_S = 1024, 7000, 100, 86400.0
 _PLANS, _STALLS, _RELEASES = 200, 20, 2000

@@ -19,8 +19,7 @@ import grpc.aio
 
 from benchmarks.looping.stand_ins import open_scales, scale_of
 from malletrain.cli.shared.settings import load
-from malletrain.client.monitor_stream import Outbox
-from malletrain.client.ring import RingRecord
+from malletrain.client.monitor_stream import SEND_SECONDS, UNANSWERED_SECONDS
 from malletrain.runtime.access.credentials import showing
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.clock import SystemClock
@@ -37,56 +36,62 @@ _BATCH_RECORDS = 2048
 
 
 class Reporter:
-    """The reporter of one job."""
+    """The reporter of one job.
+
+    It makes the columns of its messages without single records: a thousand reporters share the machine that they
+    measure, where each job's sidecar has a node.
+    """
 
     def __init__(self, number: int, scales: mmap.mmap, interval: float) -> None:
         self._number, self._scales, self._interval = number, scales, interval
         self._position = 0
         self._name, self._answered = f"{number}", asyncio.Event()
+        self._sent = self._acknowledged = 0
 
-    async def _requests(self, outbox: Outbox) -> AsyncIterator[monitor_pb2.ReportRequest]:
+    async def _requests(self) -> AsyncIterator[monitor_pb2.ReportRequest]:
         loop = asyncio.get_running_loop()
-        begin, begin_ns, made = loop.time() + random.uniform(0, 1), time.time_ns(), 0
+        begin, begin_seconds = loop.time() + random.uniform(0, 1), time.time()
         sent_at = begin
         while True:
             # It wakes up for messages only: a thousand that wake up for each batch would be most of the load.
-            await asyncio.sleep(max(_MIN_PAUSE_SECONDS, begin + (made + 1) * self._interval - loop.time()))
-            while not outbox.is_due(loop.time() - sent_at):
+            await asyncio.sleep(max(_MIN_PAUSE_SECONDS, begin + (self._sent + 1) * self._interval - loop.time()))
+            while loop.time() - sent_at < self._send_seconds():
                 self._answered.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._answered.wait(), _MAX_PAUSE_SECONDS)
-            due = int((loop.time() - begin) / self._interval)
-            outbox.add((self._record(number, begin_ns) for number in range(made + 1, due + 1)), 0)
-            made, sent_at = due, loop.time()
-            yield self._request(outbox.take(_BATCH_RECORDS))
+            first, sent_at = self._sent + 1, loop.time()
+            self._sent = min(int((sent_at - begin) / self._interval), self._sent + _BATCH_RECORDS)
+            if self._sent >= first:
+                yield self._request(range(first, self._sent + 1), begin_seconds)
 
-    def _record(self, sequence: int, begin_ns: int) -> RingRecord:
-        nodes = scale_of(self._scales, self._number)
-        self._position += _SAMPLES_PER_NODE * nodes
-        now_ns = begin_ns + int(sequence * self._interval * 1e9)
-        return RingRecord(sequence, now_ns, _SAMPLES_PER_NODE * nodes, self._position, max(1, nodes))
+    def _send_seconds(self) -> float:
+        """How long after the last message the next may go, as `Outbox.is_due` says."""
+        return UNANSWERED_SECONDS if self._acknowledged < self._sent else SEND_SECONDS
 
-    def _request(self, records: list[RingRecord]) -> monitor_pb2.ReportRequest:
+    def _request(self, sequences: range, begin_seconds: float) -> monitor_pb2.ReportRequest:
+        nodes, count = scale_of(self._scales, self._number), len(sequences)
+        samples, before = _SAMPLES_PER_NODE * nodes, self._position
+        self._position += samples * count
         return monitor_pb2.ReportRequest(
             job_id=f"j{self._number:06d}",
             reporter_id=self._name,
             slots_per_node=1,
             batch=monitor_pb2.ProgressBatch(
-                first_sequence=records[0].sequence,
-                unix_seconds=[record.unix_ns / 1e9 for record in records],
-                samples=[record.samples for record in records],
-                positions=[record.position for record in records],
-                workers=[record.workers for record in records],
+                first_sequence=sequences[0],
+                unix_seconds=[begin_seconds + sequence * self._interval for sequence in sequences],
+                samples=[samples] * count,
+                positions=[before + samples * place for place in range(1, count + 1)],
+                workers=[max(1, nodes)] * count,
             ),
         )
 
     async def run(self, stub: monitor_pb2_grpc.MonitorServiceAsyncStub) -> None:
         """Report until cancelled; a new reporter after each loss of the stream."""
         for life in itertools.count():
-            self._name, outbox = f"{self._number}.{life}", Outbox()
+            self._name, self._sent, self._acknowledged = f"{self._number}.{life}", 0, 0
             try:
-                async for response in stub.Report(self._requests(outbox)):
-                    outbox.acknowledge(response.acknowledged_sequence)
+                async for response in stub.Report(self._requests()):
+                    self._acknowledged = response.acknowledged_sequence
                     self._answered.set()
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(_PAUSE_SECONDS)

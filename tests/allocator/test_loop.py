@@ -22,6 +22,7 @@ from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import (
     allocator_pb2,
     allocator_pb2_grpc,
+    profiler_pb2,
     resources_pb2,
     scavenger_pb2,
 )
@@ -210,6 +211,30 @@ async def test_the_newest_and_an_earlier_plan_are_explained_also_after_a_restart
                 with pytest.raises(grpc.aio.AioRpcError) as failure:
                     await explained(stub, **asked)
                 assert failure.value.code() is code
+
+
+WRONG_POINTS = {
+    "no number": [profiler_pb2.ProfilePoint(nodes=1, rate=float("nan")), profiler_pb2.ProfilePoint(nodes=4, rate=30)],
+    "infinite": [profiler_pb2.ProfilePoint(nodes=1, rate=float("inf"))],
+    "descending": [profiler_pb2.ProfilePoint(nodes=4, rate=30), profiler_pb2.ProfilePoint(nodes=1, rate=10)],
+    "negative": [profiler_pb2.ProfilePoint(nodes=-3, rate=-10)],
+}
+
+
+@pytest.mark.parametrize("points", WRONG_POINTS.values(), ids=WRONG_POINTS)
+async def test_others_are_planned_where_a_job_has_wrong_figures(
+    points: list[profiler_pb2.ProfilePoint], peers: Peers, tmp_path: Path
+) -> None:
+    peers.have_jobs(job_message("a"), job_message("b"))
+    peers.profiler.put(profiler_pb2.Profile(job_id="b", points=points))
+    async with peers.serving() as address, allocator(tmp_path, address, coalesce_seconds=0.01) as stub:
+        await wait_until_async(lambda: {"a": 2} in peers.scales())
+        await noted(stub, peers.applied[-1].generation)
+        plan = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=20)).plan
+        assert list(plan.left_out) == ["b"]
+        with pytest.raises(grpc.aio.AioRpcError, match="its figures are wrong") as failure:
+            await stub.ExplainPlan(allocator_pb2.ExplainPlanRequest(job_id="b"), timeout=20)
+        assert failure.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
 async def test_a_refused_plan_is_made_again(peers: Peers, tmp_path: Path) -> None:

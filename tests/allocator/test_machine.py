@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import inf
+from math import inf, nan
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -194,6 +195,61 @@ def test_a_refused_plan_is_made_again_after_pauses_that_double() -> None:
         driver.until(FinishPlan, outcome=PlanOutcome.REFUSED)
         pauses.append(round(driver.machine.due_at - driver.now, 6))
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+
+
+WRONG = {
+    "a rate that is no number": replace(CURVE, points=(ScalingPoint(1, 10.0), ScalingPoint(4, nan))),
+    "a rate below 0": replace(CURVE, points=(ScalingPoint(1, -1.0),)),
+    "scales that do not ascend": replace(CURVE, points=(ScalingPoint(4, 10.0), ScalingPoint(1, 40.0))),
+    "no point": replace(CURVE, points=()),
+    "an endless stall": replace(CURVE, scale_up_seconds=inf),
+    "a value beyond all bounds": replace(CURVE, points=(ScalingPoint(1, 1e308),)),
+}
+
+
+@pytest.mark.parametrize("curve", WRONG.values(), ids=WRONG)
+def test_a_job_with_wrong_figures_is_left_out_and_keeps_its_nodes(curve: JobCurve) -> None:
+    """The others are planned as if it and its nodes were not there; once its figures are right it takes part again."""
+    driver = Driver()
+    driver.tell(ProfilesReported((CachedProfile("j1", CURVE), CachedProfile("j2", curve))))
+    driver.tell(nodes("n1", "n2", "n3", snapshot=True))
+    driver.tell(JobsReported((cached_job("j1", max_nodes=4), cached_job("j2", "n1", max_nodes=4)), True, 0))
+    plan = driver.until(FinishPlan)
+    assert isinstance(plan, FinishPlan)
+    assert plan.plan.assignments == (Assignment("j1", ("n2", "n3")),)
+    assert list(plan.plan.planning.plan_input.faults) == ["j2"]
+    driver.tell(profiles("j2"))
+    driver.tell(nodes("n4"))
+    plan = driver.until(FinishPlan)
+    assert isinstance(plan, FinishPlan)
+    assert {part.job_id for part in plan.plan.assignments} == {"j1", "j2"}
+    assert not plan.plan.planning.plan_input.faults
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"weight": nan},
+        {"weight": 0.0},
+        {"share_weight": inf},
+        {"min_nodes": 0},
+        {"min_nodes": 5},
+        {"permitted_nodes": (4, 2)},
+        {"current_nodes": ("n1", "n1")},
+        {"current_nodes": ("n3",)},
+    ],
+    ids=str,
+)
+def test_so_is_one_whose_terms_or_nodes_are_wrong(wrong: dict[str, Any]) -> None:
+    driver, right = Driver(), cached_job("j2", max_nodes=4)
+    job = replace(right, plannable=replace(right.plannable, **wrong))
+    driver.know(cached_job("j1", "n3", max_nodes=4), job)
+    plan = driver.until(FinishPlan)
+    assert isinstance(plan, FinishPlan)
+    (part,) = plan.plan.assignments
+    assert part.job_id == "j1"
+    assert "n3" in part.nodes  # which it holds, whatever the other one says
+    assert list(plan.plan.planning.plan_input.faults) == ["j2"]
 
 
 def named(driver: Driver, outcome: PlanOutcome = PlanOutcome.APPLIED) -> list[str]:

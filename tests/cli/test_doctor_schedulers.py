@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from malletrain.cli.main import application
@@ -19,6 +20,7 @@ from malletrain.cli.operate.doctor_checks import (
     programs,
 )
 from malletrain.cli.operate.doctor_pbs import PbsReport, judge_pbs, parse_json, parse_scheduler
+from malletrain.cli.operate.doctor_pbs_gpus import judge_gpus
 from malletrain.cli.operate.doctor_queries import examine_queries
 from malletrain.cli.operate.doctor_slurm import (
     SlurmReport,
@@ -264,7 +266,37 @@ def test_single_gpus_of_pbs_need_a_hook_that_names_them_and_a_scheduler_that_cou
     for change, name in cases:
         assert wrong(judge_pbs(pbs(**good | change), gpus, 101.0)) == {name}
     assert wrong(judge_pbs(pbs(**good | {"hooks": "", "scheduler_file": None}), gpus, 101.0)) == set(), "nobody says"
+    assert wrong(
+        judge_pbs(pbs(**good | {"hooks": HOOKS.replace("enabled = true", "enabled = false")}), gpus, 101.0)
+    ) == {"hook of GPUs"}, "of a hook that is off, its file does not matter"
     assert wrong(judge_pbs(pbs(), PBS, 101.0)) == set(), "whole nodes need nothing of that"
+
+
+def cgroups(**more: Any) -> str:
+    parts: dict[str, Any] = {part: {"enabled": True, "exclude_hosts": []} for part in ("devices", "cpuset", "memory")}
+    return json.dumps({"cgroup_prefix": "pbs_jobs", "cgroup": parts | more})
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (cgroups(), ""),
+        (cgroups(devices={"enabled": False}), "devices off: no job is told its GPUs, and our workers do not start"),
+        (cgroups(memory={}), "memory off: a job can use up the memory of the others on its node"),
+        (cgroups(cpuset={"enabled": "true"}), "cpuset off: jobs on a node use each other's cores"),
+        (cgroups(cpuset={"enabled": True, "exclude_hosts": ["n7", "n8"]}), "nothing on n7, n8 (exclude_hosts)"),
+        ("", ""),
+        ("qmgr: no permission", "its file can't be read"),
+        ("[]", "its file can't be read"),
+        ('{"cgroup": {"devices": true}}', "its file can't be read"),
+        (cgroups(devices={"enabled": True, "exclude_hosts": 7}), "its file can't be read"),
+    ],
+)
+def test_what_the_hook_of_pbs_keeps_apart_is_told_with_what_follows(file: str, said: str) -> None:
+    findings = judge_gpus({"n1": {"resources_available": {"ngpus": 4}}}, None, HOOKS, file)
+    (found,) = (one for one in findings if one.check == "pbs_cgroups: what is kept apart")
+    assert found.ok == (not said)
+    assert said in found.found
 
 
 def test_a_pbs_as_documented_is_well_and_each_mistake_is_named() -> None:

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from enum import Enum
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from malletrain.caller.job_request import default_name
 from malletrain.cli.main import application
 from malletrain.cli.operate.up import last_line, prepare_state_folder
 from malletrain.cli.shared.settings import load
+from malletrain.cli.shared.verbs import Verb, VerbGroup
 from malletrain.common.version import VERSION
 from malletrain.runtime.errors import InvalidInputError
 
@@ -79,8 +83,65 @@ def test_a_verb_alone_is_the_verb_among_all() -> None:
     assert [info.name for info in application("trace").registered_groups] == ["trace"]
 
 
-def test_listing_jobs_imports_no_simulator() -> None:
-    script = "import sys; from malletrain.cli.main import application; application('jobs'); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert "malletrain.cli.jobs.jobs" in done.stdout.split()
-    assert not [name for name in done.stdout.split() if name.startswith("malletrain.simulator")]
+_NOT_FOR_LISTING_JOBS = (
+    *("pydantic", "annotated_types", "rich.console", "rich.table", "csv", "cryptography", "jwt", "numpy", "scipy"),
+    *("sqlalchemy", "structlog", "alembic", "prometheus_client", "opentelemetry", "torch", "bokeh"),
+    *("malletrain.simulator", "malletrain.allocator", "malletrain.dashboard", "malletrain.runtime.config"),
+    *("malletrain.observer.facts", "malletrain.observer.history", "malletrain.model.job_terms"),
+    *("malletrain.model.node_needs", "malletrain.model.scaling", "malletrain.v1.allocator_pb2_grpc"),
+)
+
+
+def test_listing_jobs_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    # The whole command, parsing included, up to the first call: typer imports Pydantic when it validates an option.
+    script = (
+        "import sys; sys.argv[1:] = ['jobs']; from malletrain.cli.main import run\n"
+        "try: run()\n"
+        "except SystemExit as end: print(end.code, *sys.modules)"
+    )
+    environment = {"PATH": "/usr/bin:/bin", "MALLETRAIN_STATE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path, env=environment
+    )
+    code, *modules = done.stdout.split()
+    assert code == "1"
+    assert "no services have been started here yet" in done.stderr
+    assert "malletrain.cli.jobs.jobs" in modules
+    found = [name for name in modules for part in _NOT_FOR_LISTING_JOBS if name == part or name.startswith(f"{part}.")]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [(["--limit", "-1"], "'--limit'"), (["-o", "tabel"], "'-o'"), (["--limit", "many"], "integer")],
+)
+def test_options_that_were_given_are_validated(words: list[str], expected: str) -> None:
+    done = CliRunner().invoke(application("jobs"), ["jobs", *words], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert expected in done.output
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+def test_defaults_are_what_was_declared() -> None:
+    found: list[object] = []
+    app = typer.Typer(cls=VerbGroup)
+
+    @app.command(cls=Verb)
+    def show(
+        colour: Colour = Colour.RED,
+        names: Annotated[list[str] | None, typer.Option()] = None,
+        path: Path = Path("file"),
+        text: str = "",
+        word: str = "word",
+        count: int = 3,
+        many: float = 0.5,
+        seen: Annotated[bool, typer.Option("--seen", callback=lambda value: not value)] = False,
+    ) -> None:
+        found.extend([colour, names, path, text, word, count, many, seen])
+
+    assert CliRunner().invoke(app, []).exit_code == 0
+    assert found == [Colour.RED, None, Path("file"), "", "word", 3, 0.5, True]

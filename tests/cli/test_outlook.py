@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malletrain.cli.jobs.outlook import Known, eta_in_words, outlook, outlook_dict, rate_in_words, samples_in_words
-from malletrain.observer.facts import CurveFact, PointFact, ProgressFact
+from malletrain.observer.job_facts import CurveFact, PointFact, ProgressFact
 from malletrain.v1 import resources_pb2
 from tests.support.builders import job_message
 

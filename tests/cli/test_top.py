@@ -11,8 +11,9 @@ from malletrain.cli.top.events import Event, events_between, service_events
 from malletrain.cli.top.keys import parsed
 from malletrain.cli.top.rows import SortBy, View, pressed, rows_of
 from malletrain.cli.top.screen import screen
-from malletrain.observer.facts import CurveFact, JobFact, NodeFact, PlanFact, PointFact, ProgressFact
+from malletrain.observer.facts import NodeFact, PlanFact
 from malletrain.observer.history import History
+from malletrain.observer.job_facts import CurveFact, JobFact, PointFact, ProgressFact
 from malletrain.observer.updates import jobs_changed, nodes_changed, planned
 from tests.support.builders import job_fact
 

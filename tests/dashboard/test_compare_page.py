@@ -14,8 +14,8 @@ from malletrain.dashboard.identities import Viewer
 from malletrain.dashboard.pages import compare_page
 from malletrain.dashboard.pages.compare_page import MAX_JOBS, ComparePage, members_of
 from malletrain.dashboard.pages.selection import Selection
-from malletrain.observer.facts import JobFact
 from malletrain.observer.history import History
+from malletrain.observer.job_facts import JobFact
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 
 NOW = 1_785_000_000.0

@@ -17,8 +17,9 @@ from malletrain.dashboard.figures.columns import (
 )
 from malletrain.dashboard.pages.now_views import now_tiles
 from malletrain.observer.eta import Eta, eta, eta_within_stays, expected_idle, idle_quantiles, why_unknown
-from malletrain.observer.facts import CurveFact, HeldFact, JobFact, PointFact
+from malletrain.observer.facts import HeldFact
 from malletrain.observer.history import KEPT_S, History, Minute
+from malletrain.observer.job_facts import CurveFact, JobFact, PointFact
 from malletrain.observer.updates import utilization_recorded
 from tests.support.builders import job_fact
 

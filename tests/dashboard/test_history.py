@@ -13,8 +13,9 @@ from malletrain.dashboard.pages.plan_values import values_of
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.dashboard.pages.views import node_rows
 from malletrain.observer.accounting import at
-from malletrain.observer.facts import HeldFact, JobFact, NodeFact, StallFact
+from malletrain.observer.facts import HeldFact, NodeFact, StallFact
 from malletrain.observer.history import KEPT_S, USES, History, Use, changed_fragments
+from malletrain.observer.job_facts import JobFact
 from malletrain.observer.past import past_of, with_past
 from malletrain.observer.updates import jobs_changed, nodes_changed, stalls_measured
 

@@ -10,8 +10,9 @@ from malletrain.dashboard.figures.columns import curve_rows, fit_columns
 from malletrain.dashboard.pages.requirements import requirement_facts
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.dashboard.pages.views import requirement_rows
-from malletrain.observer import intake
-from malletrain.observer.facts import PointFact, RowOfPlan
+from malletrain.observer import intake, job_intake
+from malletrain.observer.facts import RowOfPlan
+from malletrain.observer.job_facts import PointFact
 from malletrain.v1 import allocator_pb2, job_manager_pb2, monitor_pb2, profiler_pb2, resources_pb2, scavenger_pb2
 
 
@@ -44,7 +45,7 @@ def test_a_job_is_taken_without_its_secrets() -> None:
         confirmed_nodes=["n1"],
         wanted_nodes=["n1", "n2", "n3"],
     )
-    found = intake.job_fact(message)
+    found = job_intake.job_fact(message)
     assert (found.name, found.owner, found.state, found.reason) == ("one", "ada", "RUNNING", "plan rescaled")
     assert (found.wanted, found.commanded, found.confirmed) == (3, {"n1", "n2"}, {"n1"})
     assert (found.ended, found.not_before, found.final) == (None, None, False)
@@ -52,18 +53,18 @@ def test_a_job_is_taken_without_its_secrets() -> None:
 
 
 def test_workers_that_hold_up_the_others_are_told_in_words() -> None:
-    assert intake.progress_fact(monitor_pb2.Progress(job_id="j1")).slow_workers == ""
+    assert job_intake.progress_fact(monitor_pb2.Progress(job_id="j1")).slow_workers == ""
     slow = [monitor_pb2.SlowWorker(rank=2, node="n3", share=0.5), monitor_pb2.SlowWorker(rank=1, node="n2", share=0.3)]
-    found = intake.progress_fact(monitor_pb2.Progress(job_id="j1", slow_workers=slow))
+    found = job_intake.progress_fact(monitor_pb2.Progress(job_id="j1", slow_workers=slow))
     assert found.slow_workers == (
         "rank 2 on n3, 50% longer for its own part of a step; rank 1 on n2, 30% longer for its own part of a step"
     )
 
 
 def test_values_of_later_versions_are_unknown_and_break_nothing() -> None:
-    found = intake.job_fact(resources_pb2.Job(id="j1", state=99, reason_code=9999))  # type: ignore[arg-type]
+    found = job_intake.job_fact(resources_pb2.Job(id="j1", state=99, reason_code=9999))  # type: ignore[arg-type]
     assert (found.state, found.reason) == ("UNKNOWN", "unknown")
-    assert intake.reason_in_words(resources_pb2.JOB_REASON_UNSPECIFIED) == ""
+    assert job_intake.reason_in_words(resources_pb2.JOB_REASON_UNSPECIFIED) == ""
 
 
 def test_only_the_confirmation_of_a_release_is_a_release() -> None:
@@ -80,11 +81,11 @@ def test_curves_and_stalls() -> None:
     point = profiler_pb2.ProfilePoint(
         nodes=2, rate=20.0, source=profiler_pb2.CURVE_SOURCE_MEASURED, relative_error=0.05, steps=7
     )
-    curve = intake.curve_fact(profiler_pb2.Profile(job_id="j1", points=[point], scale_up_seconds=3.0))
+    curve = job_intake.curve_fact(profiler_pb2.Profile(job_id="j1", points=[point], scale_up_seconds=3.0))
     assert curve.points == (PointFact(2, 20.0, "measured", 0.05, 7),)
     assert curve.up_s == 3.0
     line = [resources_pb2.ScalingPoint(nodes=nodes, rate=10.0 * nodes) for nodes in (1, 2)]
-    fitted = intake.curve_fact(profiler_pb2.Profile(job_id="j1", points=[point], fit="ring", fit_line=line))
+    fitted = job_intake.curve_fact(profiler_pb2.Profile(job_id="j1", points=[point], fit="ring", fit_line=line))
     assert fit_columns(fitted) == {"nodes": [1, 2], "rate": [10.0, 20.0]}
     assert curve_rows(fitted)["source"] == ["measured", "fit", "fit"]
     assert curve_rows(fitted)["low"] == [pytest.approx(19.0), "", ""]

@@ -8,7 +8,7 @@ from malletrain.dashboard.figures.colours import THEMES
 from malletrain.dashboard.figures.comparison import Course, course_lines
 from malletrain.dashboard.pages.compare_page import usual_metric
 from malletrain.dashboard.pages.selection import Selection
-from malletrain.observer.facts import JobFact
+from malletrain.observer.job_facts import JobFact
 from malletrain.observer.job_groups import JobGroup, belongs, groups_of
 
 

@@ -9,17 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.observer.accounting import at
-from malletrain.observer.facts import (
-    CurveFact,
-    HeldFact,
-    IdleFact,
-    JobFact,
-    NodeFact,
-    PointFact,
-    ProgressFact,
-    StallFact,
-)
+from malletrain.observer.facts import HeldFact, IdleFact, NodeFact, StallFact
 from malletrain.observer.history import USES, History, NodePeriod, Use
+from malletrain.observer.job_facts import CurveFact, JobFact, PointFact, ProgressFact
 from malletrain.observer.past import past_of, with_past
 from malletrain.observer.updates import curves_changed, jobs_changed, nodes_changed, progress_changed, stalls_measured
 

@@ -198,6 +198,17 @@ def test_one_read_is_limited_whatever_was_written_at_once(logs: Logs, fresh: boo
     assert texts == [*(f"n2 | {number:099d}" for number in range(60_000)), "n3 | later"]
 
 
+def test_of_very_short_lines_one_read_takes_fewer(logs: Logs) -> None:
+    """Two million of them at once took half a gigabyte."""
+    count = 1_000_000
+    (logs.folder.logs / "n1.0.log").write_bytes(b"x\n" * count)
+    reader, reads = LogReader(logs.folder), []
+    while found := reader.read():
+        reads.append(len(found))
+    assert sum(reads) == count
+    assert max(reads) < 200_000
+
+
 def test_lines_without_an_end_use_up_nothing_of_what_others_may_take(
     logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

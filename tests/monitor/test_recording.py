@@ -30,11 +30,12 @@ from malletrain.monitor.machine.stimuli import (
     BatchesReported,
     JobsForgotten,
     JobsKept,
+    JobsPlaced,
     PublishDue,
     ScalesCommanded,
     Stimulus,
 )
-from malletrain.monitor.machine.throughput import ThroughputMeter
+from malletrain.monitor.machine.throughput import JobSpan, ThroughputMeter
 from malletrain.monitor.machine.trackers import JobTracker, JobTrackers
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.monitor.store import MonitorStore
@@ -107,6 +108,8 @@ class Driver:
                 self.tell(PublishDue())
             case "wait":
                 self.now += 5 * value
+            case "place":
+                self.tell(JobsPlaced(((job_id, JobSpan(value % 5, (None, 0, 1, 2)[value % 4])),)))
             case "keep":
                 self.tell(JobsKept((job_id,)))
             case "forget":
@@ -116,7 +119,7 @@ class Driver:
 ACTIONS = st.lists(
     st.tuples(
         st.sampled_from(("report",) * 4 + ("again", "late", "phase", "scale", "roll back", "positions", "reporter"))
-        | st.sampled_from(("publish", "publish", "wait", "keep", "forget")),
+        | st.sampled_from(("publish", "publish", "wait", "place", "keep", "forget")),
         st.sampled_from(JOBS),
         st.integers(0, 40),
     ),

@@ -12,9 +12,12 @@ import psutil
 import pytest
 
 from malletrain.cli.demo.job_processes import find_job_processes
+from malletrain.cli.operate.doctor_checks import Finding
+from malletrain.cli.operate.doctor_pbs import examine_pbs
 from malletrain.common.environment import JOB_DIR, NODE
 from malletrain.common.processes import FoundProcess, find_processes
 from malletrain.scavenger.machine.gpu_units import node_of_unit
+from malletrain.scavenger.sources.schedulers.settings import PbsSettings
 from malletrain.v1 import resources_pb2, scavenger_pb2
 from tests.pbs.cluster import PbsCluster, missing, pbs_cluster
 from tests.schedulers.holding import holding
@@ -85,6 +88,26 @@ def test_no_worker_starts_where_pbs_names_no_gpu(pbs: PbsCluster, tmp_path: Path
         running.submit(1, GPUS)
         wait_until(lambda: "does not say which GPU" in said_of_nodes(running), PATIENCE, "the reason")
         assert not workers(running)
+
+
+def test_doctor_reads_what_the_hook_of_a_real_pbs_keeps_apart(pbs: PbsCluster, tmp_path: Path) -> None:
+    section = PbsSettings.model_validate({"queues": ["main"], "units": "gpus", "hold": {"queue": "scavenge"}})
+
+    def found() -> dict[str, Finding]:
+        return {one.check: one for one in examine_pbs(section)}
+
+    assert not found()["hook of GPUs"].ok
+    assert "pbs_cgroups off, others: gpu_numbers" in found()["hook of GPUs"].found
+    pbs.run("qmgr", "-c", "set hook pbs_cgroups enabled = True")
+    assert found()["hook of GPUs"].ok
+    apart = found()["pbs_cgroups: what is kept apart"]
+    assert (apart.ok, apart.found) == (False, "devices off: no job is told its GPUs, and our workers do not start")
+    file = json.loads(pbs.run("qmgr", "-c", "export hook pbs_cgroups application/x-config default"))
+    file["cgroup"]["devices"]["enabled"] = True
+    (tmp_path / "pbs_cgroups.json").write_text(json.dumps(file))
+    path = tmp_path / "pbs_cgroups.json"
+    pbs.run("qmgr", "-c", f"import hook pbs_cgroups application/x-config default {path}")
+    assert found()["pbs_cgroups: what is kept apart"].ok
 
 
 async def test_gpus_are_found_again_and_only_those_that_are_wanted_are_given_back(

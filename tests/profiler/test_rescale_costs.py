@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malletrain.model.scaling import RescaleStall
-from malletrain.profiler.machine.curve_estimator import RescaleCost, rescale_cost, stalls_by_pair
+from malletrain.profiler.machine.curve_estimator import MIN_STALL_SECONDS, RescaleCost, rescale_cost, stalls_by_pair
 from malletrain.profiler.machine.points import CurveSource
 
 
@@ -13,7 +13,17 @@ def test_costs_measured_then_declared_then_assumed() -> None:
     assert rescale_cost(2.0, 5.0, 10.0) == RescaleCost(2.0, CurveSource.MEASURED)
     assert rescale_cost(None, 5.0, 10.0) == RescaleCost(5.0, CurveSource.DECLARED)
     assert rescale_cost(None, None, 10.0) == RescaleCost(10.0, CurveSource.PRIOR)
-    assert rescale_cost(0.0, 5.0, 10.0) == RescaleCost(0.0, CurveSource.MEASURED)
+    assert rescale_cost(None, 0.0, 10.0) == RescaleCost(0.0, CurveSource.DECLARED)
+
+
+def test_no_measured_rescale_is_free() -> None:
+    """Else the last digits of rates decide between plans, and jobs lose their nodes for nothing."""
+    least = RescaleCost(MIN_STALL_SECONDS, CurveSource.MEASURED)
+    assert rescale_cost(0.0, 5.0, 10.0) == rescale_cost(1e-7, 5.0, 10.0) == least
+    assert rescale_cost(None, 5.0, 10.0, 1e-7) == RescaleCost(MIN_STALL_SECONDS, CurveSource.FAMILY)
+    assert stalls_by_pair([RescaleStall(4, 8, 1e-7)] * 98, least, least, 2.0) == (
+        RescaleStall(4, 8, MIN_STALL_SECONDS),
+    )
 
 
 class TestStallsByPair:

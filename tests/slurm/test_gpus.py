@@ -58,7 +58,7 @@ def test_trainings_use_the_gpus_that_main_jobs_leave_and_give_single_ones_back(s
         for job in (first, second, third):
             job.end()
         wait_until(lambda: len(held(slurm)) == 2 * GPUS, PATIENCE, "all GPUs to be held")
-        done = running.deployment.command("drain", IDLE)
+        done = running.deployment.command("drain", IDLE, timeout=90)  # it waits until the node is released
         assert done.returncode == 0, done.stderr
         wait_until(lambda: {*held(slurm)} == {PARTLY_USED}, PATIENCE, "all GPUs of a drained node to be given back")
         wait_until(lambda: {node for node, _ in devices(running)} == {PARTLY_USED}, PATIENCE, "trainings on the others")

@@ -9,7 +9,7 @@ from malletrain.allocator.machine.cluster_cache import CachedJob
 from malletrain.allocator.problem.planner import PlannableJob
 from malletrain.job_manager.machine.jobs import Job, JobSpec
 from malletrain.model.job_state import JobState
-from malletrain.observer.facts import JobFact
+from malletrain.observer.job_facts import JobFact
 from malletrain.v1 import resources_pb2
 
 

@@ -66,6 +66,7 @@ EXPECTED = (
     ExpectedSkip("needs Debian's chromium .*", APT, _no_program("chromium")),
     ExpectedSkip("needs (prometheus|promtool): apt-get .*", APT, _no_program("prometheus", "promtool")),
     ExpectedSkip("systemd-analyze is not installed", APT, _no_program("systemd-analyze")),
+    ExpectedSkip("systemd is not installed", APT, lambda: not Path("/lib/systemd/systemd").exists()),
     ExpectedSkip("no PostgreSQL server is installed here", APT, lambda: not any(Path("/usr/lib").glob("postgresql/*"))),
     ExpectedSkip("needs zsh", "completion is tried in bash as well", _no_program("zsh")),
     ExpectedSkip("needs fish", "completion is tried in bash as well", _no_program("fish")),

@@ -215,9 +215,9 @@ MAX_VALUES = 8 * METRIC_SLOTS
 _MESSAGE_VALUES = 1024
 """Most values in flight: Monitor takes no more in one message."""
 
-_SEND_SECONDS = 0.1
+SEND_SECONDS = 0.1
 """Least time between two messages with records: a message costs more than the records in it."""
-_UNANSWERED_SECONDS = 1.0
+UNANSWERED_SECONDS = 1.0
 """Time between two if Monitor has not acknowledged the one before: it answers as often as it can bear."""
 
 
@@ -295,7 +295,7 @@ class Outbox(_Unacknowledged[RingRecord]):
 
     def is_due(self, waited_seconds: float) -> bool:
         """Whether the records that wait may go, as long after the last message with records."""
-        return waited_seconds >= (_UNANSWERED_SECONDS if self._in_flight else _SEND_SECONDS)
+        return waited_seconds >= (UNANSWERED_SECONDS if self._in_flight else SEND_SECONDS)
 
     def take(self, limit: int) -> list[RingRecord]:
         """Take the next records to send, at most `limit`, without a gap in their sequence numbers."""

@@ -6,7 +6,7 @@ What is decided is in `machine`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
@@ -121,6 +121,7 @@ class ControlLoop:
         self._span: PlanSpan | None = None
         self._span_ends = ExitStack()
         self._stays_are_listed = False
+        self._known_faults: Mapping[str, str] = {}
         self._log = structlog.get_logger(__name__)
         self.plans: Hub[allocator_pb2.Plan] = Hub(merge=newest)
         self.newest: allocator_pb2.Plan | None = store.newest()
@@ -250,12 +251,14 @@ class ControlLoop:
             applied=answer.outcome is PlanOutcome.APPLIED,
             refusal=answer.refusal,
             omissions=answer.omissions,
+            left_out=plan.planning.plan_input.faults,
         )
         describe(message, plan.planning.plan_input, plan.problem, plan.allocation, plan.decisions)
         if span is not None:
             span.answered(message)
         self._span = None
         self._span_ends.close()
+        self._warn_of(plan.planning.plan_input.faults)
         self._metrics.planned(plan.generation, plan.problem.whole, plan.allocation, answer.outcome)
         self.newest = message
         self._plans_to_store.add((message,))
@@ -272,6 +275,13 @@ class ControlLoop:
             scales={entry.job_id: len(entry.nodes) for entry in plan.allocation.assignments},
             **({"fleets": scales_of_members(plan.decisions)} if plan.decisions else {}),
         )
+
+    def _warn_of(self, faults: Mapping[str, str]) -> None:
+        """Say once of each job that it is left out."""
+        for job_id, fault in faults.items():
+            if self._known_faults.get(job_id) != fault:
+                self._log.warning("job left out of plans, its figures are wrong", job=job_id, fault=fault)
+        self._known_faults = faults
 
     async def _ask_peers(self, question: AskPeers, context: TraceContext | None) -> PeersAnswered:
         (stays, nodes), samples, rates = await asyncio.gather(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -11,14 +12,16 @@ from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel, service_of
 from malletrain.runtime.errors import MalleTrainError
 from malletrain.runtime.settings_file import CONFIG_FILE
-from malletrain.v1 import (
-    access_pb2_grpc,
-    allocator_pb2_grpc,
-    job_manager_pb2_grpc,
-    monitor_pb2_grpc,
-    profiler_pb2_grpc,
-    scavenger_pb2_grpc,
-)
+
+if TYPE_CHECKING:
+    from malletrain.v1 import (
+        access_pb2_grpc,
+        allocator_pb2_grpc,
+        job_manager_pb2_grpc,
+        monitor_pb2_grpc,
+        profiler_pb2_grpc,
+        scavenger_pb2_grpc,
+    )
 
 
 class ServiceCallError(MalleTrainError):
@@ -54,7 +57,7 @@ _UNVERIFIED = (
 
 
 class ServiceStubs:
-    """Stubs of all services. A channel is opened when its service is first used.
+    """Stubs of all services. A channel is opened, and a stub imported, when its service is first used.
 
     Attributes:
         credential: What is shown to the services.
@@ -86,31 +89,43 @@ class ServiceStubs:
     @property
     def scavenger(self) -> scavenger_pb2_grpc.ScavengerServiceStub:
         """Stub of the Scavenger."""
+        from malletrain.v1 import scavenger_pb2_grpc
+
         return scavenger_pb2_grpc.ScavengerServiceStub(self._channel("scavenger"))
 
     @property
     def allocator(self) -> allocator_pb2_grpc.AllocatorServiceStub:
         """Stub of the Allocator."""
+        from malletrain.v1 import allocator_pb2_grpc
+
         return allocator_pb2_grpc.AllocatorServiceStub(self._channel("allocator"))
 
     @property
     def job_manager(self) -> job_manager_pb2_grpc.JobManagerServiceStub:
         """Stub of the JobManager."""
+        from malletrain.v1 import job_manager_pb2_grpc
+
         return job_manager_pb2_grpc.JobManagerServiceStub(self._channel("job_manager"))
 
     @property
     def monitor(self) -> monitor_pb2_grpc.MonitorServiceStub:
         """Stub of the Monitor."""
+        from malletrain.v1 import monitor_pb2_grpc
+
         return monitor_pb2_grpc.MonitorServiceStub(self._channel("monitor"))
 
     @property
     def profiler(self) -> profiler_pb2_grpc.ProfilerServiceStub:
         """Stub of the Profiler."""
+        from malletrain.v1 import profiler_pb2_grpc
+
         return profiler_pb2_grpc.ProfilerServiceStub(self._channel("profiler"))
 
     @property
     def access(self) -> access_pb2_grpc.AccessServiceStub:
         """Stub of AccessService, in JobManager's process."""
+        from malletrain.v1 import access_pb2_grpc
+
         return access_pb2_grpc.AccessServiceStub(self._channel("job_manager"))
 
     def close(self) -> None:

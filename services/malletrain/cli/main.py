@@ -13,6 +13,7 @@ import typer
 
 from malletrain.cli.shared.stubs import ServiceCallError
 from malletrain.cli.shared.terminal import guard_verbs, guarded, visible
+from malletrain.cli.shared.verbs import Verb, VerbGroup
 from malletrain.common.version import VERSION
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 
@@ -119,6 +120,7 @@ def application(verb: str | None = None, *, only_names: bool = False) -> typer.T
     """
     found = typer.Typer(
         name=_NAME,
+        cls=VerbGroup,
         help="Trains neural networks on the nodes that a supercomputer's batch scheduler cannot fill.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -131,7 +133,7 @@ def application(verb: str | None = None, *, only_names: bool = False) -> typer.T
     for name, module in _VERBS.items():
         if verb in (None, name):
             function = getattr(import_module(module), name)
-            found.command(name)(guarded(_configured(function) if name in _CALLING else function))
+            found.command(name, cls=Verb)(guarded(_configured(function) if name in _CALLING else function))
     for name, module in _GROUPS.items():
         if verb in (None, name):
             found.add_typer(guard_verbs(getattr(import_module(module), f"{name}_app")), name=name)

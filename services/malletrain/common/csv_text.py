@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 
 _FORMULA = ("=", "+", "-", "@", "\t")
@@ -11,6 +9,9 @@ _FORMULA = ("=", "+", "-", "@", "\t")
 
 def as_csv(columns: Mapping[str, Sequence[object]]) -> str:
     """Columns as CSV with a line of headings. What a spreadsheet would take for a formula is quoted."""
+    import csv  # most who could write CSV do not, and start sooner
+    import io
+
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)

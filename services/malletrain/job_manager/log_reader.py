@@ -18,6 +18,8 @@ from malletrain.job_manager.launching.folder import JobFolder, clean_text
 CHUNK_BYTES = 1 << 18
 _BYTES_PER_READ = 4 << 20
 """Some ten milliseconds of a processor."""
+_MIN_LINE_COST = 32
+"""Bytes that a line counts as at least: short ones take more memory by their number than by their text."""
 _MAX_LINE_BYTES = 1 << 16
 """What is longer becomes several lines."""
 MAX_FILES = 20_000
@@ -241,11 +243,11 @@ class LogReader:
     def _read_file(
         self, part: _Unread, most: int, limit: int | None, to_the_end: bool, states: bool
     ) -> tuple[list[tuple[str, int]], int]:
-        """Texts with the positions after them, and the number of bytes that were read.
+        """Texts with the positions after them, and the bytes that were read; short lines count as longer ones.
 
         Args:
             part: What of the file is to be read.
-            most: How many bytes to read, at most.
+            most: How many of these bytes to read, at most.
             limit: Up to which position; None: to the end of the file.
             to_the_end: As `read`.
             states: As `read`.
@@ -263,8 +265,8 @@ class LogReader:
                     wanted = CHUNK_BYTES if limit is None else min(CHUNK_BYTES, limit - offset - len(rest))
                     chunk = file.read(wanted) if wanted > 0 else b""
                     at_end = len(chunk) < CHUNK_BYTES
-                    taken += len(chunk)
                     *whole, rest = (rest + chunk).split(b"\n")
+                    taken += max(len(chunk), _MIN_LINE_COST * len(whole))
                     for line in whole:
                         *parts, last = _parts(line)
                         for piece in parts:

@@ -14,6 +14,7 @@ import grpc.aio
 
 from malletrain.common.accounts import Account, acting_as
 from malletrain.common.addresses import is_loopback
+from malletrain.common.memory_by_job import MemoryByJob
 from malletrain.common.tasks import ending, lasting
 from malletrain.common.user_threads import UserBusyError
 from malletrain.job_manager import submission, wire
@@ -121,6 +122,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Open the store. Processes and peers are left alone until `run`."""
         self._section = section
         self._clock = clock
+        self._told_messages: MemoryByJob[resources_pb2.Job] = MemoryByJob()
         state_dir = settings.state_dir.resolve()
         state_dir.mkdir(parents=True, exist_ok=True)
         self._certificates = CertificateRenewal(state_dir, (_SUPERVISOR,), clock, settings.tls.lifespan_seconds)
@@ -563,8 +565,11 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
 
     def _told(self, job: Job) -> resources_pb2.Job:
         """A job among many: services are told no more than they need."""
-        shown = self._shown(job)
-        return for_service(shown) if current_caller().role is Role.SERVICE else shown
+        if current_caller().role is not Role.SERVICE:
+            return self._shown(job)
+        terms = self._engine.shown(job), self._launcher.version_of(job.id)
+        # Several services follow the jobs, and are told the same.
+        return self._told_messages.value(job.id, terms, lambda: for_service(wire.job_message(*terms)))
 
     def _shown(self, job: Job) -> resources_pb2.Job:
         """A job as the caller may see it."""

@@ -48,6 +48,26 @@ def path_problem(path: Sequence[str]) -> str:
     return ""
 
 
+def shared_levels(paths: Iterable[GroupPath]) -> int | None:
+    """In one group of how many levels all nodes are, from the outermost.
+
+    Args:
+        paths: The path of each node.
+
+    Returns:
+        0: they are in different groups of level 1, or there are none. None: the path of a node is not known.
+    """
+    known = set(paths)
+    if not all(known):
+        return None
+    first, last = min(known, default=()), max(known, default=())
+    # Of all paths in order, no two differ sooner than the first and the last.
+    for level, (one, other) in enumerate(zip(first, last, strict=False)):
+        if one != other:
+            return level
+    return min(len(first), len(last))
+
+
 @dataclass(frozen=True)
 class NodeTree:
     """Nodes by the groups that they are in.

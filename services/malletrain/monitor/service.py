@@ -23,6 +23,7 @@ from malletrain.monitor.machine.stimuli import (
     Effect,
     JobsForgotten,
     JobsKept,
+    JobsPlaced,
     PublishDue,
     PublishProgress,
     PublishScaling,
@@ -31,6 +32,7 @@ from malletrain.monitor.machine.stimuli import (
 )
 from malletrain.monitor.machine.trackers import JobTracker, JobTrackers, StoredJob
 from malletrain.monitor.metrics import MonitorMetrics, MonitorSnapshot
+from malletrain.monitor.placing import JobSpans, Spans
 from malletrain.monitor.report_streams import CommandRouter, ReportBudget, ReportStream
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.monitor.store import MonitorStore
@@ -70,7 +72,7 @@ from malletrain.runtime.kernel.write_behind import WriteBehind
 from malletrain.runtime.metrics.rows import JobRow
 from malletrain.runtime.pieces import pieces
 from malletrain.runtime.server import ServiceHost
-from malletrain.v1 import job_manager_pb2, monitor_pb2, monitor_pb2_grpc
+from malletrain.v1 import job_manager_pb2, monitor_pb2, monitor_pb2_grpc, scavenger_pb2
 
 SERVICE_NAME = "malletrain.v1.MonitorService"
 _ROLE = "monitor"
@@ -88,7 +90,7 @@ def create(
         settings: Settings of the installation.
         section: Monitor's own.
         clock: Source of time.
-        credential: What is shown to JobManager; None: it is not followed.
+        credential: What is shown to JobManager and the Scavenger; None: they are not followed.
 
     Raises:
         DatabaseUnavailableError: the database can't be opened.
@@ -204,7 +206,8 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             recorder: Runs the machine, and writes what led to its failures.
             new_id: Makes identifiers of commands.
             for_nodes: Where it listens for agents; None: nowhere.
-            peers: Where the commanded scales are told; None: what a rescale is, is guessed from records alone.
+            peers: Where the commanded scales are told, and where nodes are; None: what a rescale is, is guessed from
+                records alone.
         """
         self._store = store
         self._section = section
@@ -219,6 +222,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         self._inbox: asyncio.Queue[_Received] = asyncio.Queue(_INBOX_MESSAGES)
         self._budget = ReportBudget()
         self._stragglers = StragglerBook(section.straggler_options())
+        self._spans = JobSpans()
         self._reporter_ended = asyncio.Event()
         self._acknowledged = 0
         self._progress: Hub[list[monitor_pb2.Progress]] = Hub(merge=newest_of_each(lambda entry: entry.job_id))
@@ -251,7 +255,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
                     lasting(self._for_nodes.certificates.keep(), "monitor certificate"), name="monitor certificate"
                 )
             if self._peers is not None:
-                group.create_task(lasting(self._follow_jobs(self._peers), "monitor jobs"), name="monitor jobs")
+                group.create_task(lasting(self._follow_peers(self._peers), "monitor peers"), name="monitor peers")
 
     async def close(self) -> None:
         """Store and acknowledge what has arrived, then end all streams."""
@@ -416,19 +420,34 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
                 others_seconds=round(worker.others_seconds, 4),
             )
 
-    async def _follow_jobs(self, peers: Peers) -> None:
-        request = job_manager_pb2.WatchJobsRequest(without_progress=True, in_pieces=True)
+    async def _follow_peers(self, peers: Peers) -> None:
+        jobs = job_manager_pb2.WatchJobsRequest(without_progress=True, in_pieces=True)
+        nodes = scavenger_pb2.WatchNodesRequest(in_pieces=True)
         try:
-            await follow("jobs", lambda: peers.job_manager.WatchJobs(request), self._take_jobs)
+            async with asyncio.TaskGroup() as group:
+                watched = follow("jobs", lambda: peers.job_manager.WatchJobs(jobs), self._take_jobs)
+                group.create_task(lasting(watched, "monitor jobs"), name="monitor jobs")
+                watched = follow("nodes", lambda: peers.scavenger.WatchNodes(nodes), self._take_nodes)
+                group.create_task(lasting(watched, "monitor nodes"), name="monitor nodes")
         finally:
             await peers.close()
 
     async def _take_jobs(self, message: job_manager_pb2.WatchJobsResponse) -> None:
         self._budget.note_owners(((job.id, job.owner) for job in message.jobs), snapshot=message.snapshot)
-        self._stragglers.place(places_of(message), all_jobs=message.snapshot)
+        places = places_of(message)
+        self._stragglers.place(places, all_jobs=message.snapshot)
         if message.snapshot:
             self._loop.apply(JobsKept(tuple(job.id for job in message.jobs)))
         self._loop.apply(commands_of(message))
+        self._place(self._spans.note_jobs(places, all_jobs=message.snapshot))
+
+    async def _take_nodes(self, message: scavenger_pb2.WatchNodesResponse) -> None:
+        joined = ((node.name, tuple(node.topology)) for node in message.joined)
+        self._place(self._spans.note_nodes(joined, message.left, all_nodes=message.snapshot))
+
+    def _place(self, spans: Spans) -> None:
+        if spans:
+            self._loop.apply(JobsPlaced(spans))
 
     def _perform_all(self, step: MachineStep[MonitorMachine, Stimulus, Effects, Mapping[ReportStream, bool]]) -> None:
         for effect in step.result:

@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from malletrain.monitor.machine.progress import JobProgress, ReporterState
 from malletrain.monitor.machine.stalls import MeasuredRescale
-from malletrain.monitor.machine.throughput import MeasuredPoint
+from malletrain.monitor.machine.throughput import MeasuredPoint, SpanPoint
 from malletrain.monitor.machine.trackers import StoredJob
 from malletrain.monitor.training_metrics.store import METADATA, MetricStore
 from malletrain.runtime.database.errors import DatabaseUnavailableError
@@ -82,7 +82,20 @@ _RESCALES = Table(
     Column("unix_seconds", Float, nullable=False),
 )
 
-_TABLES = (_JOBS, _REPORTERS, _POINTS, _RESCALES)
+_SPANS = Table(
+    "monitor_span_points",
+    METADATA,
+    Column("job_id", String, primary_key=True),
+    Column("nodes", Integer, primary_key=True),
+    Column("shared_levels", Integer, primary_key=True),
+    Column("rate", Float, nullable=False),
+    Column("weight", Float, nullable=False),
+    Column("steps", BigInteger, nullable=False),
+    Column("unix_seconds", Float, nullable=False),
+    Column("relative_error", Float, nullable=False),
+)
+
+_TABLES = (_JOBS, _REPORTERS, _POINTS, _RESCALES, _SPANS)
 
 Row = dict[str, Any]
 Rows = dict[str, dict[tuple[Any, ...], Row]]
@@ -172,6 +185,7 @@ def _stored_jobs(connection: Connection) -> list[StoredJob]:
             found[_REPORTERS.name].get(job_id, []),
             found[_POINTS.name].get(job_id, []),
             found[_RESCALES.name].get(job_id, []),
+            found[_SPANS.name].get(job_id, []),
         )
         for job_id in sorted(found[_JOBS.name])
     ]
@@ -203,6 +217,7 @@ def _rows_of(job: StoredJob) -> Rows:
         _RESCALES: [
             {**key, **_fields(rescale, _RESCALE_FIELDS), "stall_seconds": rescale.seconds} for rescale in job.rescales
         ],
+        _SPANS: [{**key, "shared_levels": one.shared_levels, **_fields(one.point, _POINT_FIELDS)} for one in job.spans],
     }
     return {
         table.name: {tuple(row[column.name] for column in table.primary_key): row for row in rows_of_table}
@@ -211,7 +226,11 @@ def _rows_of(job: StoredJob) -> Rows:
 
 
 def _job_of(
-    job: RowMapping, reporters: list[RowMapping], points: list[RowMapping], rescales: list[RowMapping]
+    job: RowMapping,
+    reporters: list[RowMapping],
+    points: list[RowMapping],
+    rescales: list[RowMapping],
+    spans: list[RowMapping],
 ) -> StoredJob:
     return StoredJob(
         job_id=job["job_id"],
@@ -225,6 +244,10 @@ def _job_of(
         rescales=tuple(
             MeasuredRescale(seconds=row["stall_seconds"], **_select(row, _RESCALE_FIELDS))
             for row in sorted(rescales, key=lambda row: row["number"])
+        ),
+        spans=tuple(
+            SpanPoint(row["shared_levels"], MeasuredPoint(**_select(row, _POINT_FIELDS)))
+            for row in sorted(spans, key=lambda row: (row["nodes"], row["shared_levels"]))
         ),
     )
 

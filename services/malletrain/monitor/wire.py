@@ -223,6 +223,7 @@ def scaling_message(scaling: JobScaling) -> monitor_pb2.ScalingRecord:
         ],
         first_batches_unix_seconds=(),
         usual_step_seconds=0.0,
+        span_points=(),
     )
 
 
@@ -231,6 +232,10 @@ def listed_scaling_message(tracker: JobTracker) -> monitor_pb2.ScalingRecord:
     message, stored = scaling_message(tracker.scaling()), tracker.stored()
     message.first_batches_unix_seconds.extend(first_batches(stored.reporters.values()))
     message.usual_step_seconds = stored.usual_step_seconds
+    message.span_points.extend(
+        monitor_pb2.SpanPoint(shared_levels=one.shared_levels, point=message_of(monitor_pb2.MeasuredPoint, one.point))
+        for one in stored.spans
+    )
     return message
 
 

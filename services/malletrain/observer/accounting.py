@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from malletrain.common.gpus import gpu_number, node_of
-from malletrain.observer.facts import JobFact, StallFact
+from malletrain.observer.facts import StallFact
 from malletrain.observer.history import (
     KEPT_S,
     MAX_FRAGMENTS,
@@ -19,6 +19,7 @@ from malletrain.observer.history import (
     Use,
     holders,
 )
+from malletrain.observer.job_facts import JobFact
 
 _MINUTE_S = 60.0
 _TRAINING, _STALLED, _UNASSIGNED = (USES.index(use) for use in (Use.TRAINING, Use.STALLED, Use.UNASSIGNED))

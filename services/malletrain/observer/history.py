@@ -15,16 +15,8 @@ from enum import StrEnum
 
 from malletrain.allocator.utilization.definition import MinuteUse
 from malletrain.common.gpus import node_of
-from malletrain.observer.facts import (
-    CurveFact,
-    JobFact,
-    NodeFact,
-    PlanFact,
-    ProgressFact,
-    ReleaseFact,
-    SourceFact,
-    StallFact,
-)
+from malletrain.observer.facts import NodeFact, PlanFact, ReleaseFact, SourceFact, StallFact
+from malletrain.observer.job_facts import CurveFact, JobFact, ProgressFact
 
 KEPT_S = 86400.0
 """How far back a history goes, in seconds."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from malletrain.observer.facts import JobFact
+from malletrain.observer.job_facts import JobFact
 
 _NUMBERED = re.compile(r"(.*\S)-[0-9]{1,9}", re.DOTALL)
 

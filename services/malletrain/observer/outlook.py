@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from malletrain.common.gpus import node_of
 from malletrain.observer.eta import Eta, eta_within_stays, why_unknown
-from malletrain.observer.facts import CurveFact, JobFact, ProgressFact
+from malletrain.observer.job_facts import CurveFact, JobFact, ProgressFact
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from malletrain.common.gpus import gpu_number, node_of
 from malletrain.observer.accounting import charge, gpus_of, use_of
-from malletrain.observer.facts import HeldFact, IdleFact, JobFact
+from malletrain.observer.facts import HeldFact, IdleFact
 from malletrain.observer.history import KEPT_S, MAX_FRAGMENTS, NOTHING, USES, History, Minute, NodePeriod, Use
+from malletrain.observer.job_facts import JobFact
 
 _MINUTE_S = 60.0
 _UNASSIGNED = USES.index(Use.UNASSIGNED)

@@ -7,17 +7,9 @@ from dataclasses import replace
 
 from malletrain.allocator.utilization.definition import MinuteUse
 from malletrain.observer.accounting import at, charge, settled
-from malletrain.observer.facts import (
-    CurveFact,
-    JobFact,
-    NodeFact,
-    PlanFact,
-    ProgressFact,
-    ReleaseFact,
-    SourceFact,
-    StallFact,
-)
+from malletrain.observer.facts import NodeFact, PlanFact, ReleaseFact, SourceFact, StallFact
 from malletrain.observer.history import KEPT_S, MAX_JOBS, MAX_RELEASES, History, RatePoint
+from malletrain.observer.job_facts import CurveFact, JobFact, ProgressFact
 
 _MINUTE_S = 60.0
 _MAX_PLANS = 200

@@ -15,10 +15,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from malletrain.allocator.utilization.definition import HOUR_S, MAX_AGE_S, MinuteUse
 from malletrain.common.tasks import ending
-from malletrain.observer import intake
+from malletrain.observer import intake, job_intake
 from malletrain.observer.accounting import at
-from malletrain.observer.facts import HeldFact, IdleFact, JobFact, ReleaseFact, StallFact
+from malletrain.observer.facts import HeldFact, IdleFact, ReleaseFact, StallFact
 from malletrain.observer.history import KEPT_S, MAX_JOBS, MAX_RELEASES, History
+from malletrain.observer.job_facts import JobFact
 from malletrain.observer.past import past_of, with_past
 from malletrain.observer.troubles import ServiceState
 from malletrain.observer.updates import (
@@ -201,7 +202,7 @@ class Watcher:
         stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own("job_manager"))
 
         def handle(message: job_manager_pb2.WatchJobsResponse) -> None:
-            jobs, now = [intake.job_fact(job) for job in message.jobs], self.now()
+            jobs, now = [job_intake.job_fact(job) for job in message.jobs], self.now()
             self._take(lambda history: jobs_changed(history, jobs, now, snapshot=message.snapshot))
             self._journal.set()
 
@@ -212,7 +213,7 @@ class Watcher:
         stub = monitor_pb2_grpc.MonitorServiceStub(self._own("monitor"))
 
         def handle(message: monitor_pb2.WatchProgressResponse) -> None:
-            facts, now = [intake.progress_fact(entry) for entry in message.progress], self.now()
+            facts, now = [job_intake.progress_fact(entry) for entry in message.progress], self.now()
             self._take(lambda history: progress_changed(history, facts, now), notable=False)
 
         await self._follow("monitor", lambda: stub.WatchProgress(monitor_pb2.WatchProgressRequest()), handle)
@@ -234,7 +235,7 @@ class Watcher:
         stub = profiler_pb2_grpc.ProfilerServiceStub(self._own("profiler"))
 
         def handle(message: profiler_pb2.WatchProfilesResponse) -> None:
-            facts = [intake.curve_fact(profile) for profile in message.profiles]
+            facts = [job_intake.curve_fact(profile) for profile in message.profiles]
             self._take(lambda history: curves_changed(history, facts), notable=False)
 
         await self._follow("profiler", lambda: stub.WatchProfiles(profiler_pb2.WatchProfilesRequest()), handle)
@@ -317,7 +318,7 @@ class Watcher:
         states = (resources_pb2.JOB_STATE_COMPLETED, resources_pb2.JOB_STATE_FAILED, resources_pb2.JOB_STATE_CANCELLED)
         request = job_manager_pb2.ListJobsRequest(states=states)
         async for page in all_pages_async(stub.ListJobs, request, timeout=2 * DEADLINE_SECONDS):
-            facts = [intake.job_fact(job) for job in page.jobs]
+            facts = [job_intake.job_fact(job) for job in page.jobs]
             found = [*found, *(fact for fact in facts if (fact.ended or 0.0) > oldest)][-MAX_JOBS:]
         return found
 

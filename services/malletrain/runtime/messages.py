@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Hashable
 from enum import Enum
 from functools import cache, partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.message import Message
@@ -14,9 +14,10 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from malletrain.model.job_state import JobState
-from malletrain.model.job_terms import JobTerms
-from malletrain.runtime.topology_messages import known_preference
 from malletrain.v1 import resources_pb2
+
+if TYPE_CHECKING:
+    from malletrain.model.job_terms import JobTerms
 
 MessageT = TypeVar("MessageT", bound=Message)
 _PREFIX = "JOB_STATE_"
@@ -98,6 +99,10 @@ def job_state_of(value: resources_pb2.JobState.ValueType) -> JobState:
 
 def terms_of(spec: resources_pb2.JobSpec) -> JobTerms:
     """The terms of a job as JobManager reports it; they are not checked."""
+    # Here, for the sake of callers: they read times and states, and start sooner without terms and topology.
+    from malletrain.model.job_terms import JobTerms
+    from malletrain.runtime.topology_messages import known_preference
+
     return JobTerms(
         spec.min_nodes,
         spec.max_nodes,

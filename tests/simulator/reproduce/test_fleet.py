@@ -10,6 +10,7 @@ from malletrain.cli.fleet.ensemble_file import read_ensemble
 from malletrain.fleet.problem import BeyondPeak
 from malletrain.reproduce.fleet import published
 from malletrain.reproduce.fleet.exhibits import paper_exhibits
+from malletrain.reproduce.fleet.networks import rank_correlation, supplement_exhibits
 from malletrain.reproduce.fleet.plan import FleetPlanOfTrials, FleetResults
 from malletrain.reproduce.fleet.published import GPUS
 from malletrain.reproduce.fleet.sweeps import sweep_exhibits
@@ -118,3 +119,20 @@ def test_every_exhibit_has_a_row_for_each_setting() -> None:
         *("table-3", "table-4", "figure-5", "figure-5-others", "figure-6", "times"),
         *("preprocessing", "tolerance", "active-share", "noise", "epochs"),
     }
+
+
+def test_the_supplements_figures() -> None:
+    single, by_size, profiled = supplement_exhibits()
+    counts = {str(row[0]): row[1] for row in single.rows}
+    assert sum(int(count or 0) for count in counts.values()) == len(published.MEMBERS)
+    assert counts["160 to 180"] == 1  # the fastest has 176
+    assert "-0.95 with rates and -0.17 with epochs" in by_size.remark
+    assert profiled.rows[0] == (1, 21.3, 50.8, 176.0, 1.0, 1.0, 1.0)
+    assert [row[0] for row in profiled.rows] == list(range(1, 9))
+    assert all(exhibit.figure is not None for exhibit in (single, by_size, profiled))
+
+
+def test_rank_correlation() -> None:
+    assert rank_correlation([1.0, 2.0, 9.0], [10.0, 11.0, 12.0]) == pytest.approx(1.0)
+    assert rank_correlation([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]) == pytest.approx(-1.0)
+    assert rank_correlation([1.0, 2.0, 2.0, 3.0], [1.0, 2.0, 2.0, 3.0]) == pytest.approx(1.0)

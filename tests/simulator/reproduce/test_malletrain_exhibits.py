@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from malletrain.profiler.machine.options import ProfilingMode
 from malletrain.reproduce.malletrain.fragments_exhibit import Scatter, cabinet_of, fragments_exhibit, scatter_of
 from malletrain.reproduce.malletrain.scaling_exhibit import scaling_exhibit
 from malletrain.reproduce.malletrain.start_exhibit import StartScore, StartTrial, start_exhibit, start_score
+from malletrain.reproduce.malletrain.trace_exhibits import gaps_exhibit, largest_difference, lengths_exhibit
 from malletrain.reproduce.malletrain.workloads import Mix, WorkloadKind
 from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.options import ReplayOptions
@@ -69,3 +72,36 @@ def test_a_replay_says_what_its_profiles_cost(mode: ProfilingMode) -> None:
     assert list(score.samples) == sorted(score.samples)
     assert (score.profiles > 0) is (mode is ProfilingMode.ALWAYS)
     assert (score.node_seconds > score.stalled > 0) is (mode is ProfilingMode.ALWAYS)
+
+
+def _days(count: int) -> dict[str, list[tuple[float, float]]]:
+    """Nodes that are idle for 100 s and busy for 300 s, each with another phase."""
+    return {
+        f"n{node}": [(begin, begin + 100.0) for begin in range(50 + 7 * node, int(24 * HOUR), 400)]
+        for node in range(count)
+    }
+
+
+def test_gaps_between_events_stand_beside_those_of_a_generated_polaris() -> None:
+    exhibit = gaps_exhibit(idle(_days(5), 24 * HOUR), random.Random(0))
+    assert exhibit is not None
+    by_limit = {row[0]: row[1:] for row in exhibit.rows}
+    assert by_limit[10.0][0] == pytest.approx(0.8, abs=0.01)  # four of five gaps have 7 s
+    assert float(by_limit[10.0][1] or 0) > 0.5  # published of Polaris
+    assert exhibit.figure is not None
+    exhibit.figure.figure()
+    assert gaps_exhibit(idle({"n1": [(0.0, HOUR)]}, HOUR), random.Random(0)) is None
+
+
+def test_fragments_of_synthetic_traces_are_as_long_as_those_of_the_log() -> None:
+    exhibit = lengths_exhibit(idle(_days(20), 24 * HOUR), np.random.default_rng(0))
+    by_bin = {row[0]: row[1:] for row in exhibit.rows}
+    assert all(float(share or 0) > 0.98 for share in by_bin["60 to 300"])  # but those cut at the ends
+    assert [len(row) for row in exhibit.rows] == [4] * 10
+
+
+def test_the_distance_of_two_distributions() -> None:
+    first = np.array([1.0, 2.0, 3.0, 4.0])
+    assert largest_difference(first, first[::-1]) == 0
+    assert largest_difference(first, first + 10) == 1
+    assert largest_difference(first, np.array([1.0, 2.0, 3.0, 9.0])) == 0.25

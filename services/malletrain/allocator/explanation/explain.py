@@ -37,7 +37,7 @@ def explain_plan(plan: allocator_pb2.Plan, job_id: str = "", node: str = "") -> 
 
     Raises:
         NotFoundError: the plan does not know the job or the node.
-        PreconditionError: the plan is too large to be solved again for this.
+        PreconditionError: the job took no part in the plan, or the plan is too large to be solved again for this.
     """
     parts = parts_of(plan)
     asked, job_id = job_id, _planned_as(plan, job_id)
@@ -49,6 +49,10 @@ def explain_plan(plan: allocator_pb2.Plan, job_id: str = "", node: str = "") -> 
         raise PreconditionError(
             f"job {asked} took no part in plan {plan.generation}: no pool had a place for it "
             "(allocator.pools.NAME.max_parallel)"
+        )
+    if fault := plan.left_out.get(asked):
+        raise PreconditionError(
+            f"job {asked} was left out of plan {plan.generation} and kept its nodes: its figures are wrong ({fault})"
         )
     if not parts and (job_id or node):
         raise NotFoundError(f"plan {plan.generation} does not know {f'job {asked}' if asked else f'node {node}'}")

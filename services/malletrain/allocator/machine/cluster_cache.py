@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from malletrain.allocator.fleets.members import LateRate
-from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode
+from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, faults_in
 from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.fleet.problem import FleetPlanner
 from malletrain.model.job_state import JobState
@@ -244,6 +244,11 @@ class ClusterCache:
         """Jobs that have a deadline and take part in plans."""
         return tuple(job_id for job_id, job in self._jobs.items() if job.admitted and job.plannable.value.moves)
 
+    def open_deadlines(self, now: float) -> tuple[float, ...]:
+        """The deadlines that are still to come of jobs that take part in plans, in seconds since the epoch."""
+        times = (job.plannable.value.due_at for job in self._jobs.values() if job.admitted)
+        return tuple(time for time in times if time is not None and time > now)
+
     def update_profiles(self, profiles: Iterable[CachedProfile]) -> None:
         """Take over changed profiles."""
         self._input = None
@@ -258,38 +263,48 @@ class ClusterCache:
     def plan_input(self, now: float) -> PlanInput:
         """All that a plan depends on, at `now` in seconds since the epoch: the same object while nothing changes."""
         if self._input is None or not self._input[0] <= now < self._input[1]:
-            ends = (self.next_unpinned(now), self.next_eligible(now), self.next_overdue(now))
+            deadline = min(self.open_deadlines(now), default=None)
+            ends = (self.next_unpinned(now), self.next_eligible(now), self.next_overdue(now), deadline)
             self._input = now, min((time for time in ends if time is not None), default=inf), self._plan_input(now)
         return self._input[2]
 
     def _plan_input(self, now: float) -> PlanInput:
         jobs = sorted((job for job in self._jobs.values() if job.admitted), key=lambda job: job.plannable.id)
-        stopping = [
+        curves = {name: profile.curve for name, profile in self._profiles.items() if profile.curve is not None}
+        faults = faults_in((job.plannable for job in jobs if job.may_be_planned(now)), curves)
+        planned = [job for job in jobs if job.may_be_planned(now) and job.plannable.id not in faults]
+        kept_by_others = {name for job in planned for name in job.plannable.current_nodes} if faults else set()
+        busy = [
             (name, job.plannable.member)
             for job in jobs
-            if job.state is JobState.STOPPING
+            if job.state is JobState.STOPPING or job.plannable.id in faults
             for name in (*job.plannable.current_nodes, *job.wanted_nodes)
+            if name not in kept_by_others
         ]
         handed_over = self._handed_over(now)
         profiles = self._profiles.items()
-        kept = {job.plannable.id: len(job.plannable.current_nodes) for job in jobs if job.keeps_scale}
+        kept = {job.plannable.id: len(job.plannable.current_nodes) for job in planned if job.keeps_scale}
         return PlanInput(
             nodes=tuple(self._nodes.values()),
-            jobs=tuple(job.plannable for job in jobs if job.may_be_planned(now)),
-            busy_nodes=frozenset(name for name, member in stopping if member is None) - handed_over,
-            curves={job_id: profile.curve for job_id, profile in profiles if profile.curve is not None},
+            jobs=tuple(job.plannable for job in planned),
+            busy_nodes=frozenset(name for name, member in busy if member is None) - handed_over,
+            curves=curves,
             pins={
                 **{job_id: profile.pin for job_id, profile in profiles if profile.pin and profile.pin.until > now},
                 **{job_id: ScalePin(nodes, grow=False, until=inf) for job_id, nodes in kept.items() if nodes},
             },
-            busy_gpus={name: member.fleet_id for name, member in stopping if member is not None},
+            busy_gpus={name: member.fleet_id for name, member in busy if member is not None},
             resting={
                 job.plannable.id: job.plannable.member.fleet_id
                 for job in jobs
-                if job.plannable.member is not None and not job.may_be_planned(now)
+                if job.plannable.member is not None and (not job.may_be_planned(now) or job.plannable.id in faults)
             },
             late_rates=self._late_rates,
+            past_deadlines=frozenset(
+                job.plannable.id for job in jobs if (due := job.plannable.value.due_at) is not None and due <= now
+            ),
             stays=self._stays.copy(),
+            faults=faults,
         )
 
     def _handed_over(self, now: float) -> frozenset[str]:

@@ -30,6 +30,7 @@ class Signature:
         rated: Members of fleets whose rates were known, with the numbers of GPUs where they were known well enough.
         late: Members of fleets whose rates did not come in time.
         scales: Jobs with their largest scale in nodes, and the permitted ones if these are not all.
+        past: Jobs whose deadlines had passed.
     """
 
     nodes: frozenset[str] = frozenset()
@@ -39,6 +40,7 @@ class Signature:
     rated: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
     late: frozenset[str] = frozenset()
     scales: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
+    past: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, plan_input: PlanInput) -> Signature:
@@ -52,6 +54,7 @@ class Signature:
             frozenset((job.id, curves[job.id].sure) for job in jobs if job.member and curves[job.id].known),
             frozenset(plan_input.late_rates),
             frozenset((job.id, (job.max_nodes, *job.permitted_nodes)) for job in jobs if not job.member),
+            plan_input.past_deadlines,
         )
 
 
@@ -62,6 +65,9 @@ class PlanTrigger:
     It compares the present with what the last applied plan was made for, so that no event can be lost. Curves and
     weights that change by themselves lead to a plan at most every `replan_seconds`. A plan that was refused is made
     again after a pause that doubles.
+
+    A deadline leads to a plan when it passes, and before that each time half of the time is over that was left at the
+    last plan, at most every `replan_seconds`: the speed that a job needs for it has at most doubled meanwhile.
 
     Attributes:
         replan_seconds: Least seconds between plans for changed curves or weights alone; 0: there are none.
@@ -104,8 +110,8 @@ class PlanTrigger:
     def wait_seconds(self, cache: ClusterCache, now: float, monotonic: float) -> float | None:
         """Seconds until something is due without any event; None where nothing is.
 
-        Due are: a refused plan, the end of a job's back-off, the end of a scale pin, a stop that takes long, curves
-        that have changed, and fleets whose work has been divided long ago.
+        Due are: a refused plan, the end of a job's back-off, the end of a scale pin, a stop that takes long, a deadline
+        that passes or has come nearer, curves that have changed, and fleets whose work has been divided long ago.
 
         Args:
             cache: The present.
@@ -114,7 +120,8 @@ class PlanTrigger:
         """
         if self._backoff.active:
             return self._backoff.seconds
-        times = (cache.next_eligible(now), cache.next_unpinned(now), cache.next_overdue(now))
+        deadlines = min(cache.open_deadlines(now), default=None), self._next_review(cache, now, monotonic)
+        times = (cache.next_eligible(now), cache.next_unpinned(now), cache.next_overdue(now), *deadlines)
         waits = [time - now for time in times if time is not None]
         if (self._curves_changed or self._weights_changed) and self.replan_seconds:
             waits.append(self._last_plan_at + self.replan_seconds - monotonic)
@@ -142,7 +149,18 @@ class PlanTrigger:
             return f"{values} changed" if plan_input.planned_jobs else ""
         if self._divides_again(cache, now) and monotonic >= self._last_plan_at + self.fleet_replan_seconds:
             return "remaining work of fleets"
-        return ""
+        review = self._next_review(cache, now, monotonic)
+        return "deadlines are nearer" if review is not None and review <= now else ""
+
+    def _next_review(self, cache: ClusterCache, now: float, monotonic: float) -> float | None:
+        """When a deadline that is to come calls for a plan, in seconds since the epoch; None: none does before it."""
+        if not self.replan_seconds or self._last_plan_at == -inf or not cache.complete:
+            return None
+        planned = now - (monotonic - self._last_plan_at)
+        reviews = (
+            (planned + max(self.replan_seconds, (time - planned) / 2), time) for time in cache.open_deadlines(now)
+        )
+        return min((review for review, time in reviews if review < time), default=None)
 
     def _changed_values(self) -> str:
         changed = {"curves": self._curves_changed, "weights": self._weights_changed}
@@ -199,6 +217,7 @@ def describe_change(before: Signature, after: Signature) -> str:
         _part("jobs ended", before.jobs - after.jobs),
         _part("scale pinned", (_in_words(pin) for pin in after.pins - before.pins)),
         _part("scale no longer pinned", (_in_words(pin) for pin in before.pins - after.pins)),
+        _part("deadlines passed", (after.past - before.past) & before.jobs & after.jobs),
         _part("GPUs released", before.busy_gpus - after.busy_gpus),
         _part("rates not measured in time", after.late - before.late),
         _part(

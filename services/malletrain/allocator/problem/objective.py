@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
-from malletrain.allocator.problem.memory_by_job import MemoryByJob
+from malletrain.common.memory_by_job import MemoryByJob
 
 START_SHARE = 0.01
 """Of T_fwd, for which a start counts at least: where nobody else has a use for nodes, any start is better than none."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -24,9 +25,10 @@ from malletrain.allocator.problem.forward_time import (
     start_seconds,
 )
 from malletrain.allocator.problem.kinds import with_kinds
-from malletrain.allocator.problem.memory_by_job import MemoryByJob
 from malletrain.allocator.problem.pools import PoolTerms, join, split, terms_of, within_places
 from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
+from malletrain.allocator.problem.validation import fault_of
+from malletrain.common.memory_by_job import MemoryByJob
 from malletrain.model.job_terms import JobTerms
 from malletrain.model.job_value import LINEAR, LINEAR_VALUE, SpeedValue, ValueCurve, curve_at
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits, TraitCensus
@@ -104,6 +106,14 @@ class PlannedValue:
         """Whether it changes with time and progress."""
         return self.value.deadline is not None
 
+    @property
+    def due_at(self) -> float | None:
+        """When its value changes because its time is over, in seconds since the epoch; None: it never does."""
+        deadline = self.value.deadline
+        if deadline is None or not self.target_samples:
+            return None
+        return deadline.seconds + (self.submitted if deadline.after_submission else 0.0)
+
     def curve(self, now: float) -> ValueCurve:
         """The value curve at `now`, in seconds since the epoch."""
         if self is LINEAR_PLAN:
@@ -176,8 +186,11 @@ class PlanInput:
         busy_gpus: GPUs of members of fleets that are being stopped, by NODE#NUMBER, with their fleets.
         resting: Members of fleets that may not have GPUs now and have not ended, with their fleets.
         late_rates: Members of fleets whose rates did not come in time, by their jobs.
+        past_deadlines: Jobs whose deadlines have passed.
         unix_seconds: The time, in seconds since the epoch; only deadlines need it.
         stays: How much longer nodes are expected to stay idle by what is known since they were told of, in seconds.
+        faults: Jobs that are left out since their figures are wrong, and what is wrong with each. They are not among
+            the jobs, and keep the nodes that they have, which are among the busy ones.
     """
 
     nodes: tuple[PlannableNode, ...] = ()
@@ -190,8 +203,10 @@ class PlanInput:
     busy_gpus: Mapping[str, str] = field(default_factory=dict)
     resting: Mapping[str, str] = field(default_factory=dict)
     late_rates: Mapping[str, LateRate] = field(default_factory=dict)
+    past_deadlines: frozenset[str] = frozenset()
     unix_seconds: float = 0.0
     stays: Mapping[str, float] = field(default_factory=dict)
+    faults: Mapping[str, str] = field(default_factory=dict)
 
     def start_seconds(self, job_id: str) -> float:
         """The shortest T_fwd with which a job may well start, in seconds, with the most that booting counts for."""
@@ -374,6 +389,30 @@ def _boot_seconds(growth_seconds: float, curve: JobCurve, forward_seconds: float
 
 
 _remembered: MemoryByJob[JobDemand] = MemoryByJob()
+_faults: MemoryByJob[str] = MemoryByJob()
+
+
+def faults_in(jobs: Iterable[PlannableJob], curves: Mapping[str, JobCurve]) -> dict[str, str]:
+    """The jobs with a known curve whose figures are wrong, and what is wrong with each.
+
+    Wrong are figures that no problem may have, and nodes that an earlier job of these holds.
+    """
+    found, holders = dict[str, str](), dict[str, str]()
+    for job in jobs:
+        curve = curves.get(job.id)
+        if curve is None:
+            continue
+        fault = _faults.value(job.id, (job, curve), partial(_fault, job, curve))
+        taken = [node for node in job.current_nodes if holders.setdefault(node, job.id) != job.id]
+        if fault or taken:
+            found[job.id] = fault or f"job.current_nodes: {taken[0]} is one of job {holders[taken[0]]}"
+    return found
+
+
+def _fault(job: PlannableJob, curve: JobCurve) -> str:
+    if len(set(job.current_nodes)) < len(job.current_nodes):
+        return "job.current_nodes: each node once"
+    return fault_of(_made_demand(job, curve, job.current_nodes, True, 0.0, job.value.value.curve))
 
 
 def _demand(

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, ObjectiveMetric
-from malletrain.allocator.problem.memory_by_job import MemoryByJob
+from malletrain.common.memory_by_job import MemoryByJob
 from malletrain.model.scaling import ScalingPoint
 from malletrain.model.topology import path_problem
 from malletrain.runtime.errors import InvalidInputError
@@ -16,6 +16,9 @@ from malletrain.runtime.job_values import check_curve
 
 _MAX_VALUE = 1e100
 """Largest value of a scale: far above anything measured, and small enough for sums to stay finite."""
+
+_MAX_FORWARD_SECONDS = 1e9
+"""Longer than any T_fwd."""
 
 _checked: MemoryByJob[None] = MemoryByJob()
 _checked_lists: MemoryByJob[None] = MemoryByJob()
@@ -49,6 +52,19 @@ def validate(problem: AllocationProblem) -> None:
     for path in dict.fromkeys(problem.paths.values()):
         if expected := path_problem(path):
             raise InvalidInputError("groups", expected, path)
+
+
+def fault_of(job: JobDemand) -> str:
+    """What is wrong with the figures of one job, with the field; empty where nothing is.
+
+    A plan that leaves it out can be made. With it there would be none, for nobody.
+    """
+    largest = AllocationProblem((), _MAX_FORWARD_SECONDS, ())
+    try:
+        _check_job("job", job, largest)
+    except InvalidInputError as error:
+        return str(error)
+    return ""
 
 
 def _unique(field: str, names: Sequence[str]) -> None:

@@ -91,7 +91,11 @@ class PresentUses:
         units, demands, found = unit * len(idle), list[JobDemand](), list[float]()
         remembered: dict[str, _Remembered] = {}
         for job in present:
-            held = sum(node_of(name) in idle for name in job.trains_on) * (1 if job.in_fleet else unit)
+            held = (
+                sum(node_of(name) in idle for name in job.trains_on)
+                if job.in_fleet
+                else unit * len(job.trains_on.intersection(idle))
+            )
             known = remembered[job.id] = self._known(job, unit, believed)
             if known.demand is None:
                 units -= held

@@ -21,17 +21,11 @@ from malletrain.allocator.problem.allocation_problem import (
     NodeKind,
     ObjectiveMetric,
 )
-from malletrain.allocator.problem.memory_by_job import MemoryByJob
-from malletrain.allocator.problem.planner import (
-    LINEAR_PLAN,
-    JobCurve,
-    PlannableJob,
-    PlannableNode,
-    PlannedValue,
-)
+from malletrain.allocator.problem.planner import LINEAR_PLAN, JobCurve, PlannableJob, PlannableNode, PlannedValue
 from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.allocator.problem.training_environment import training_environment
 from malletrain.allocator.problem.validation import validate
+from malletrain.common.memory_by_job import MemoryByJob
 from malletrain.fleet.problem import FleetPlanner
 from malletrain.model.job_value import LINEAR_VALUE
 from malletrain.model.scaling import RescaleStall, ScalingPoint

@@ -12,8 +12,10 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.jobs.naming import JobArgument, job_of
+from malletrain.cli.jobs.spreading import loss_dict, losses_of
 from malletrain.cli.shared.output import JsonOption, duration, print_json, print_table, to_dict
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
+from malletrain.model.spreading import loss_in_words
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2, profiler_pb2
 
@@ -74,14 +76,17 @@ def curve(
         request = profiler_pb2.GetProfileRequest(job_id=job_id)
         found = stubs.profiler.GetProfile(request, timeout=DEADLINE_SECONDS).profile
         job = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
+        losses = losses_of(stubs, job_id)
     if export is not None:
         _write("--export", export, scaling_table(job.spec.family or job.spec.name, found).encode())
     if plot is not None:
         _write("--plot", plot, _drawn(job.spec.name, found))
     if as_json:
-        print_json(to_dict(found))
+        print_json(to_dict(found) | {"spreadLosses": list(map(loss_dict, losses))})
         return
     _print(found)
+    for loss in losses:
+        typer.echo(f"nodes far from each other: {loss_in_words(loss)}")
 
 
 def source_name(source: profiler_pb2.CurveSource.ValueType) -> str:

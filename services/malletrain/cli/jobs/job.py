@@ -27,8 +27,8 @@ from malletrain.cli.jobs.job_output import (
 )
 from malletrain.cli.jobs.metrics import SPARKLINE_POINTS, history_facts
 from malletrain.cli.jobs.naming import JobArgument, job_of
-from malletrain.cli.jobs.needs import needs_in_words
 from malletrain.cli.jobs.outlook import ask, eta_in_words, lost_in_words, outlook, outlook_dict, samples_in_words
+from malletrain.cli.jobs.spreading import loss_dict, losses_of
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.burst_buffer import request_in_words
 from malletrain.cli.shared.layout import first_line
@@ -47,7 +47,9 @@ from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.cli.shared.telling import tell
 from malletrain.cli.shared.terminal import open_console
 from malletrain.common.version import VERSION
+from malletrain.model.spreading import SpreadLoss, loss_in_words
 from malletrain.model.topology import NodeTree, TopologyPreference, level_in_words, spans_in_words
+from malletrain.observer.job_intake import needs_in_words
 from malletrain.observer.outlook import Outlook
 from malletrain.runtime.access.identity import PermissionDeniedError
 from malletrain.runtime.errors import InvalidInputError
@@ -85,15 +87,17 @@ def job(
         seen = outlook(found, ask(stubs, [found]))
         histories = visible_histories(stubs, job_id, SPARKLINE_POINTS)
         topology = "" if as_json else topology_in_words(stubs, found)
+        losses = losses_of(stubs, job_id)
     if as_json:
         entry = job_dict(found) | {"outlook": outlook_dict(seen)}
         entry["progress"] = to_dict(progress[0]) if progress else None
         entry["loggedMetrics"] = {history.name: to_dict(history.points[-1]) for history in histories}
+        entry["spreadLosses"] = list(map(loss_dict, losses))
         entry["events"] = [event_dict(event) for event in events]
         print_json(entry)
         return
     reported = progress[0] if progress else monitor_pb2.Progress()
-    _print_facts(found, reported, weight_in_words(found, owners), seen, topology, histories)
+    _print_facts(found, reported, weight_in_words(found, owners), seen, topology, losses, histories)
     rows = [
         (
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_seconds)),
@@ -129,6 +133,7 @@ def _print_facts(
     weight: str,
     seen: Outlook,
     topology: str,
+    losses: Sequence[SpreadLoss],
     histories: Sequence[monitor_pb2.MetricHistory],
 ) -> None:
     now, phase = time.time(), progress.phase
@@ -146,7 +151,7 @@ def _print_facts(
         ),
         "scale": scale_in_words(found),
         **({"after": after} if (after := dependencies_in_words(found.spec)) else {}),
-        **({"needs nodes of": needs} if (needs := needs_in_words(found.spec)) else {}),
+        **({"needs nodes of": needs} if (needs := needs_in_words(found.spec.needs)) else {}),
         **({"topology": topology} if topology else {}),
         "weight": weight,
         **({"value": value_text(value_from_proto(found.spec))} if found.spec.HasField("value") else {}),
@@ -158,6 +163,7 @@ def _print_facts(
         "samples": f"{samples_in_words(seen, found.spec.target_samples)}, {lost_in_words(found, progress)}",
         **({"phase": f"{phase.name}, for {duration(phase.seconds)}"} if progress.HasField("phase") else {}),
         "throughput": f"{progress.rate:,.1f} samples/s" if progress.rate else "not measured yet",
+        **({"spread": f"\n{' ' * LABEL_CELLS}".join(map(loss_in_words, losses))} if losses else {}),
         **({} if found.HasField("end_time") else {"done in": eta_in_words(seen)}),
         **({"saves": saves_in_words(found)} if found.saves_fail else {}),
         **({"slow workers": slow} if (slow := slow_workers_in_words(progress)) else {}),

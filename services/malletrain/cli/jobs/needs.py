@@ -7,10 +7,8 @@ from collections.abc import Iterable
 import grpc
 
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
-from malletrain.model.node_needs import in_words
 from malletrain.model.topology import level_in_words
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.v1 import resources_pb2, scavenger_pb2
 
 _MAX_ASKED = 20
@@ -33,11 +31,6 @@ def parse_nodes(text: str) -> tuple[str, ...]:
         return expand(text)
     except UnreadableError:
         raise InvalidInputError("--exclude", "nodes such as n07,n[11-13]", text) from None
-
-
-def needs_in_words(spec: resources_pb2.JobSpec) -> str:
-    """What a job needs of its nodes, for people; empty: any node suits."""
-    return in_words(needs_from_proto(spec.needs))
 
 
 def unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> list[str]:

@@ -11,9 +11,9 @@ import grpc
 from malletrain.cli.jobs.job_output import trained_nothing
 from malletrain.cli.shared.output import duration
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
-from malletrain.observer import intake
+from malletrain.observer import job_intake
 from malletrain.observer.eta import CURVE_UNKNOWN, Eta
-from malletrain.observer.facts import CurveFact, ProgressFact
+from malletrain.observer.job_facts import CurveFact, ProgressFact
 from malletrain.observer.outlook import Outlook, outlook_of
 from malletrain.v1 import monitor_pb2, profiler_pb2, resources_pb2, scavenger_pb2
 
@@ -47,8 +47,8 @@ def ask(stubs: ServiceStubs, jobs: Collection[resources_pb2.Job]) -> Known:
     nodes = _if_answered(lambda: stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS))
     profiles = _if_answered(lambda: _profiles(stubs))
     return Known(
-        None if progress is None else {entry.job_id: intake.progress_fact(entry) for entry in progress.progress},
-        None if profiles is None else {entry.job_id: intake.curve_fact(entry) for entry in profiles},
+        None if progress is None else {entry.job_id: job_intake.progress_fact(entry) for entry in progress.progress},
+        None if profiles is None else {entry.job_id: job_intake.curve_fact(entry) for entry in profiles},
         None if nodes is None else [node.expected_stay_seconds for node in nodes.nodes],
     )
 
@@ -72,7 +72,7 @@ def _if_answered(call: Callable[[], AnswerT]) -> AnswerT | None:
 
 def outlook(job: resources_pb2.Job, known: Known) -> Outlook:
     """How far a job is, and how much longer it takes."""
-    fact = intake.job_fact(job)
+    fact = job_intake.job_fact(job)
     found = outlook_of(fact, (known.progress or {}).get(job.id), (known.curves or {}).get(job.id), known.stays)
     if found.unknown == CURVE_UNKNOWN and known.curves is None:
         return replace(found, unknown="the Profiler does not answer")

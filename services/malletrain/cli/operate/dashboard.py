@@ -8,24 +8,26 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import grpc
 import typer
 
 from malletrain.caller.credentials import caller_credential, forget_token
+from malletrain.cli.operate.dashboard_links import ask_for_link, links_folder, listening, tell_links
 from malletrain.cli.shared.settings import AllSettings, load
+from malletrain.cli.shared.terminal import has_terminal
 from malletrain.common.addresses import is_loopback
+from malletrain.dashboard.one_time_links import LIFESPAN_S
 from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 from malletrain.runtime.logs import configure_logging
 from malletrain.runtime.watchdog import BUSY_FACTOR, LoopWatchdog, keep_telling, watchdog_for
-
-if TYPE_CHECKING:
-    from malletrain.dashboard.server.server import Dashboard
 
 _DEFAULT = "127.0.0.1:7706"
 _REPLAYING = (sys.executable, "-P", "-m", "malletrain.cli.journal.what_if")
@@ -41,8 +43,14 @@ def dashboard(
     certificate: Annotated[Path | None, typer.Option(help="Certificate for HTTPS, PEM.")] = None,
     key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+    link: Annotated[
+        bool, typer.Option("--link", help="Print a new link to your dashboard that runs on this port, and end.")
+    ] = False,
 ) -> None:
     """Serve pages that show nodes, jobs and plans live in a browser, until Ctrl-C. Needs malletrain\\[dashboard]."""
+    if link:
+        _print_new_link(_parsed(address)[1])
+        return
     if find_spec("bokeh") is None:
         raise InvalidInputError("dashboard", "Bokeh, which is not installed: pip install 'malletrain[dashboard]'")
     host, port = _parsed(address)
@@ -104,28 +112,64 @@ async def _serve(
     except OSError as error:
         expected = f"an address that one can listen on ({error.strerror})"
         raise InvalidInputError("--address", expected, f"{host}:{port}") from error
-    _announce(host, port, names, tls)
-    watchdog.serving()
-    try:
-        await _until_signal(watcher.run(), server, watchdog)
-    finally:
-        watchdog.stopping()
+    base = f"{'https' if tls else 'http'}://{names[0] if names else host}:{port}"
+
+    async def new_link() -> str:
+        """A link for whoever started the dashboard; empty where there is no token now."""
+        try:
+            token = await asyncio.to_thread(credential.token)  # it may ask munged and JobManager
+        except (MalleTrainError, grpc.RpcError):
+            return ""
+        return f"{base}/login?once={server.context.links.new(token)}" if token else ""
+
+    async with AsyncExitStack() as stack:
+        parts = [watcher.run(), server.run()]
+        try:
+            parts.append(tell_links(stack.enter_context(listening(links_folder(), port)), new_link))
+        except OSError as error:
+            typer.echo(f"no links later (--link): {error}", err=True)
+        _announce(base, port, await new_link() if has_terminal() else "")
+        watchdog.serving()
+        stack.callback(watchdog.stopping)
+        await _until_signal(parts, watchdog)
 
 
-def _announce(host: str, port: int, names: tuple[str, ...], tls: ssl.SSLContext | None) -> None:
-    scheme, shown = ("https" if tls else "http"), (names[0] if names else host)
-    typer.echo(f"{scheme}://{shown}:{port}/login?token=TOKEN")
+def _announce(base: str, port: int, link: str) -> None:
+    """Say where the pages are. A link that lets in comes to terminals only: else it would be in a log."""
+    if link:
+        typer.echo(link)
+        typer.echo(
+            f"lets in one browser, as you, within {LIFESPAN_S / 60:g} minutes; another: malletrain dashboard --link"
+        )
+        typer.echo()
+        typer.echo("for others:")
+    typer.echo(f"{base}/login?token=TOKEN")
     typer.echo("TOKEN: malletrain token --user NAME --role viewer --lifespan 12h")
-    if tls is None:
+    if base.startswith("http:"):
         typer.echo(f"from elsewhere: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}")
 
 
-async def _until_signal(following: Coroutine[Any, Any, object], server: Dashboard, watchdog: LoopWatchdog) -> None:
+def _print_new_link(port: int) -> None:
+    if not has_terminal():
+        raise InvalidInputError("--link", "a terminal to print on: a link lets in whoever has it")
+    try:
+        found = ask_for_link(links_folder(), port)
+    except OSError as error:
+        raise MalleTrainError(f"the dashboard on port {port} gives no link: {error}") from error
+    if found is None:
+        raise MalleTrainError(
+            f"no dashboard of yours runs on port {port}, or the services know no token of yours: "
+            "`malletrain dashboard`, or --address with its port"
+        )
+    typer.echo(found)
+
+
+async def _until_signal(serving: Sequence[Coroutine[Any, Any, object]], watchdog: LoopWatchdog) -> None:
     """Follow and serve until SIGINT or SIGTERM."""
     loop, ending = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ending.set)
-    parts: list[Coroutine[Any, Any, object]] = [following, server.run(), keep_telling(watchdog), ending.wait()]
+    parts: list[Coroutine[Any, Any, object]] = [*serving, keep_telling(watchdog), ending.wait()]
     tasks = [asyncio.create_task(part) for part in parts]
     done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:

@@ -39,6 +39,7 @@ class PbsReport:
         user: Whose placeholders there are.
         nodes: `pbsnodes -av -F json`, by name of the vnode.
         hooks: `qmgr -c 'list pbshook'` and `'list hook'`; empty where this user may not ask.
+        cgroups: The file of the hook pbs_cgroups, as qmgr exports it; the same.
     """
 
     queues: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class PbsReport:
     user: str = field(default_factory=own_user)
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     hooks: str = ""
+    cgroups: str = ""
 
 
 def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
@@ -80,6 +82,7 @@ def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
         scheduler_file=_scheduler_file(scheduler),
         nodes=_nodes(section) if by_gpu else {},
         hooks="".join(ask(["qmgr", "-c", f"list {kind}"]).text for kind in ("pbshook", "hook")) if by_gpu else "",
+        cgroups=ask(["qmgr", "-c", "export hook pbs_cgroups application/x-config default"]).text if by_gpu else "",
     )
     yield from judge_pbs(report, section, time.time())
 
@@ -129,7 +132,7 @@ def judge_pbs(report: PbsReport, section: PbsSettings, now: float) -> Iterator[F
     remedy = "qmgr -c 'set server backfill_depth = 5', strict_ordering in sched_config: else few starts are estimated"
     yield judge("planned starts", depth != 0, f"backfill_depth = {depth}", remedy)
     if section.units == "gpus":
-        yield from judge_gpus(report.nodes, report.scheduler_file, report.hooks)
+        yield from judge_gpus(report.nodes, report.scheduler_file, report.hooks, report.cgroups)
     if section.hold.queue:
         yield from _holding(report, section)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,13 +15,24 @@ _ENABLED = re.compile(r"^\s+enabled = true$", re.MULTILINE | re.IGNORECASE)
 _CGROUPS = "pbs_cgroups"
 
 
-def judge_gpus(nodes: Mapping[str, Mapping[str, Any]], scheduler_file: str | None, hooks: str) -> Iterator[Finding]:
+_WITHOUT = {
+    "devices": "no job is told its GPUs, and our workers do not start",
+    "cpuset": "jobs on a node use each other's cores",
+    "memory": "a job can use up the memory of the others on its node",
+}
+"""What follows where a part of the hook is off."""
+
+
+def judge_gpus(
+    nodes: Mapping[str, Mapping[str, Any]], scheduler_file: str | None, hooks: str, cgroups: str = ""
+) -> Iterator[Finding]:
     """Checks for `units = "gpus"`.
 
     Args:
         nodes: `pbsnodes -av -F json`, by name of the vnode.
         scheduler_file: The text of sched_config; None where it can't be read.
         hooks: `qmgr -c 'list pbshook'` and `'list hook'`; empty where this user may not ask.
+        cgroups: `qmgr -c 'export hook pbs_cgroups application/x-config default'`; the same.
     """
     tables = [entry.get("resources_available") for entry in nodes.values()]
     having = sum(1 for table in tables if isinstance(table, dict) and table.get("ngpus"))
@@ -38,7 +50,7 @@ def judge_gpus(nodes: Mapping[str, Mapping[str, Any]], scheduler_file: str | Non
         return
     enabled = enabled_hooks(hooks)
     remedy = (
-        f"enable {_CGROUPS} with `devices` (qmgr -c 'set pbshook {_CGROUPS} enabled = true'): else nothing keeps jobs "
+        f"enable {_CGROUPS} with `devices` (qmgr -c 'set hook {_CGROUPS} enabled = true'): else nothing keeps jobs "
         "on a node from the GPUs, CPUs, memory of others; workers start only where a hook sets CUDA_VISIBLE_DEVICES"
     )
     others = [name for name in enabled if name != _CGROUPS]
@@ -46,6 +58,28 @@ def judge_gpus(nodes: Mapping[str, Mapping[str, Any]], scheduler_file: str | Non
         f", others: {', '.join(others)}" if others else ""
     )
     yield judge("hook of GPUs", _CGROUPS in enabled, found, remedy)
+    if _CGROUPS in enabled:
+        yield _judge_cgroups(cgroups)
+
+
+def _judge_cgroups(text: str) -> Finding:
+    """To what the hook keeps jobs on one node."""
+    name = f"{_CGROUPS}: what is kept apart"
+    remedy = f"qmgr -c 'export hook {_CGROUPS} application/x-config default' >FILE; edit it; `import` it again"
+    if not text.strip():
+        return Finding(name, True, f"can't be asked for: see that {', '.join(_WITHOUT)} are enabled in its file")
+    try:
+        parts = json.loads(text)["cgroup"]
+        off = [part for part in _WITHOUT if parts.get(part, {}).get("enabled") is not True]
+        left_out = sorted({str(host) for part in _WITHOUT for host in parts.get(part, {}).get("exclude_hosts", ())})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return Finding(name, False, "its file can't be read", remedy)
+    if off:
+        said = "; ".join(f"{part} off: {_WITHOUT[part]}" for part in off)
+        return Finding(name, False, said, remedy)
+    if left_out:
+        return Finding(name, False, f"nothing on {', '.join(left_out[:10])} (exclude_hosts)", remedy)
+    return Finding(name, True, "GPUs, cores and memory")
 
 
 def enabled_hooks(text: str) -> list[str]:

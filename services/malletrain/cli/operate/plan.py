@@ -65,6 +65,8 @@ def plan(
             typer.echo(part_in_words(part, found.problem))
     if outside := jobs_without_place(found):
         typer.echo(f"without a place in their pool: {' '.join(outside)}")
+    for job_id, fault in sorted(found.left_out.items()):
+        typer.echo(f"{job_id} was left out, and kept its nodes: its figures are wrong ({fault})")
     if found.problem.HasField("max_nodes"):
         typer.echo(f"all jobs together may have {found.problem.max_nodes} nodes")
     for owner, limit in sorted(found.problem.owner_limits.items()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +23,7 @@ import typer
 from malletrain.cli.operate.service_health import Activity, HealthAnswer, HealthQuestions, Silence, activity_of
 from malletrain.cli.shared.configured import warn_of_variables
 from malletrain.cli.shared.settings import AllSettings, load
+from malletrain.cli.shared.terminal import has_terminal
 from malletrain.cli.shared.trusted_settings import check_named_files, check_state_folder
 from malletrain.common.backoff import Backoff
 from malletrain.common.child_process import ChildProcess, spawn
@@ -230,6 +233,11 @@ class ServiceRunner:
             for service in self._services:
                 typer.echo(f"{service.name:<12} {self._settings.addresses.of(service.name)}")
             typer.echo(f"state and logs in {self._settings.state_dir}; stop with Ctrl-C")
+            if has_terminal() and find_spec("bokeh") is not None:
+                config = ["--config", str(self._config)] if self._config is not None else []
+                typer.echo(
+                    f"pages in a browser, with a link to them: {shlex.join(['malletrain', 'dashboard', *config])}"
+                )
 
     def _listen(self, service: ServiceProcess, process: ChildProcess, now: float, seconds: float) -> None:
         """Take in whether a service answers, and kill it if it has not for too long; not before it has served once."""

@@ -124,8 +124,11 @@ def reproduce(
     if trace is None:
         raise InvalidInputError("--trace", f"the trace of idle nodes, with PAPER {paper}")
     if paper == "malletrain":
-        scenario = _scenario(read_trace(trace), nodes, hours)
-        written = reproduce_malletrain(scenario, trace.name, out, seeds or SEEDS, cores, job_samples, typer.echo, real)
+        idle_log = read_trace(trace)
+        scenario = _scenario(idle_log, nodes, hours)
+        written = reproduce_malletrain(
+            idle_log, scenario, trace.name, out, seeds or SEEDS, cores, job_samples, typer.echo, real
+        )
         typer.echo(f"open {written[0]}")
         return
     require_plots()
@@ -319,6 +322,7 @@ def reproduce_fleet(
     from malletrain.reproduce.executors import spread
     from malletrain.reproduce.fleet.exhibits import paper_exhibits
     from malletrain.reproduce.fleet.gap import gap_exhibit
+    from malletrain.reproduce.fleet.networks import supplement_exhibits
     from malletrain.reproduce.fleet.plan import FleetPlanOfTrials, FleetResults
     from malletrain.reproduce.fleet.sweeps import sweep_exhibits
     from malletrain.reproduce.fleet.trace import trace_exhibit
@@ -337,7 +341,7 @@ def reproduce_fleet(
                 print_line(f"{len(found)} of {len(trials)} simulations")
     results = FleetResults(plan, found)
     print_line("small ensembles beside the best possible")
-    exhibits = [*paper_exhibits(results), *sweep_exhibits(results), gap_exhibit()]
+    exhibits = [*paper_exhibits(results), *supplement_exhibits(), *sweep_exhibits(results), gap_exhibit()]
     sources = ["the published ensemble of 100 networks on 20 to 160 GPUs"]
     if scenario is not None:
         print_line(f"idle nodes of {trace}")
@@ -350,6 +354,7 @@ def reproduce_fleet(
 
 
 def reproduce_malletrain(
+    whole: Trace,
     scenario: Scenario,
     source: str,
     out: Path,
@@ -362,7 +367,8 @@ def reproduce_malletrain(
     """Replay the systems of the comparison, and write tables, figures and a page.
 
     Args:
-        scenario: Idle nodes and duration.
+        whole: The trace, whose gaps and fragments are counted.
+        scenario: What of it is replayed.
         source: Name of the trace, for the page.
         out: Folder to write to; created if missing.
         seeds: Number of workloads of each kind.
@@ -378,12 +384,15 @@ def reproduce_malletrain(
         InvalidInputError: the folder can't be written, or the file can't be read.
     """
     require_plots()
+    import numpy as np
+
     from malletrain.allocator.solvers.solver_process import SolverProcess
     from malletrain.reproduce.malletrain.exhibits import order_exhibit, solver_exhibit, throughput_exhibit
     from malletrain.reproduce.malletrain.fragments_exhibit import fragments_exhibit
     from malletrain.reproduce.malletrain.scaling_exhibit import scaling_exhibit
     from malletrain.reproduce.malletrain.solvers import ALLOCATORS, concurrent_times
     from malletrain.reproduce.malletrain.systems import System, Trial
+    from malletrain.reproduce.malletrain.trace_exhibits import gaps_exhibit, lengths_exhibit
     from malletrain.reproduce.malletrain.workloads import Mix, WorkloadKind
     from malletrain.reproduce.report_writer import write_report
 
@@ -402,7 +411,8 @@ def reproduce_malletrain(
     exhibits = [
         throughput_exhibit(scores, scenario.duration_s / 3600.0, samples),
         *measured,
-        *filter(None, (fragments_exhibit(scenario),)),
+        *filter(None, (fragments_exhibit(scenario), gaps_exhibit(whole, random.Random(0)))),
+        lengths_exhibit(whole, np.random.default_rng(0)),
         scaling_exhibit(),
         order_exhibit(_UP_S, _DOWN_S, _VISIT_S),
         _starts(scenario, samples, workers, print_line),

@@ -131,7 +131,7 @@ def advise_on(
     waiting = [job for job in jobs if job.state == WAITING]
     left_out: Counter[str] = Counter()
     eligible = []
-    for job in sorted(waiting, key=lambda job: _rank(job, order, now_s)):
+    for job in sorted(waiting, key=lambda job: (*_rank(job, order, now_s), job_number(job.job))):
         why = _why_not(job, pool, any_pool=any_pool)
         found = None if why else _window_job(job, pool)
         if found and (found.request.nodes > nodes.total or found.request.burst_buffer_gb > total_gb):
@@ -146,8 +146,13 @@ def advise_on(
     return Advice(machine, free, pool.name if pool else "", len(waiting), dict(left_out), chosen, starts)
 
 
+def job_number(job: str) -> tuple[int, ...]:
+    """Of jobs with the same priority and second of submission, Slurm serves the smaller number first."""
+    return tuple(int(part) for part in job.replace("+", "_").split("_") if part)
+
+
 def _rank(job: QueuedJob, order: QueueOrder, now_s: float) -> tuple[float, float]:
-    """Smallest first; equal jobs stay in squeue's order."""
+    """Smallest first."""
     if order is QueueOrder.FCFS:
         return 0.0, job.submit_s
     if order is QueueOrder.PRIORITY:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from malletrain.observer.facts import JobFact
 from malletrain.observer.history import History
+from malletrain.observer.job_facts import JobFact
 from malletrain.observer.troubles import NAMES
 
 _MAX_NAMED = 6

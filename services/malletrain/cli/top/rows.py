@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from malletrain.observer.facts import JobFact
 from malletrain.observer.history import History
+from malletrain.observer.job_facts import JobFact
 from malletrain.observer.outlook import Outlook, outlook_of
 
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from malletrain.allocator.utilization.definition import MINUTE_S, MinuteUse
 from malletrain.dashboard.figures.colours import Colours
-from malletrain.observer.facts import CurveFact, HeldFact, StallFact
+from malletrain.observer.facts import HeldFact, StallFact
 from malletrain.observer.history import USES, History, Minute, NodePeriod, RatePoint
+from malletrain.observer.job_facts import CurveFact
 from malletrain.scavenger.machine.survival import fit
 
 Columns = dict[str, list[Any]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from malletrain.observer.facts import JobFact
+from malletrain.observer.job_facts import JobFact
 
 MAX_REASON_LENGTH = 500
 MAX_TOKEN_LENGTH = 4096

@@ -21,8 +21,8 @@ from malletrain.dashboard.pages.page import Page
 from malletrain.dashboard.pages.sections import STATES, Section
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.dashboard.pages.shared_data import SharedData
-from malletrain.observer.facts import JobFact
 from malletrain.observer.history import History
+from malletrain.observer.job_facts import JobFact
 from malletrain.observer.job_groups import JobGroup, belongs, groups_of
 from malletrain.runtime.channel import DEADLINE_SECONDS
 from malletrain.v1 import job_manager_pb2, monitor_pb2

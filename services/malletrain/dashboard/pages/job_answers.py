@@ -9,8 +9,8 @@ import grpc
 import grpc.aio
 
 from malletrain.dashboard.identities import Viewer
-from malletrain.observer import intake
-from malletrain.observer.facts import CurveFact
+from malletrain.observer import job_intake
+from malletrain.observer.job_facts import CurveFact
 from malletrain.observer.watching import Watcher
 from malletrain.runtime.channel import DEADLINE_SECONDS
 from malletrain.v1 import (
@@ -111,4 +111,4 @@ async def profile_of(watcher: Watcher, viewer: Viewer, job_id: str) -> CurveFact
         if error.code() is grpc.StatusCode.NOT_FOUND:
             return None
         raise
-    return intake.curve_fact(answer.profile)
+    return job_intake.curve_fact(answer.profile)

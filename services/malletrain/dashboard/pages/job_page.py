@@ -26,10 +26,11 @@ from malletrain.dashboard.pages.markup import Cell, Regions, Row
 from malletrain.dashboard.pages.metric_figures import MetricFigures
 from malletrain.dashboard.pages.page import Page
 from malletrain.dashboard.pages.sections import Section
-from malletrain.observer import intake
+from malletrain.observer import intake, job_intake
 from malletrain.observer.eta import eta, idle_quantiles
-from malletrain.observer.facts import CurveFact, HeldFact, JobFact, ProgressFact
+from malletrain.observer.facts import HeldFact
 from malletrain.observer.history import History
+from malletrain.observer.job_facts import CurveFact, JobFact, ProgressFact
 from malletrain.runtime.channel import DEADLINE_SECONDS
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 
@@ -233,13 +234,13 @@ class JobPage(Page):
         )
 
     def _actions(self) -> tuple[Action, ...]:
-        own = intake.job_fact(self._own.job) if self._own.job is not None else None
+        own = job_intake.job_fact(self._own.job) if self._own.job is not None else None
         return job_actions(self.viewer.user, self.viewer.role, self.history.jobs.get(self.job_id) or own)
 
     def _facts(self) -> list[tuple[str, str]]:
         fact = self.history.jobs.get(self.job_id)
         if self._own.job is not None:
-            fact = fact or intake.job_fact(self._own.job)
+            fact = fact or job_intake.job_fact(self._own.job)
         if fact is None:
             return [("job", self._own.error or "choose one on the page Jobs")]
         progress = self.history.progress.get(self.job_id)
@@ -345,7 +346,7 @@ def _log_line(text: str, unix_ms: int) -> str:
 
 
 def _first_line(event: job_manager_pb2.JobEvent) -> str:
-    return event.reason.partition("\n")[0] or intake.reason_in_words(event.reason_code)
+    return event.reason.partition("\n")[0] or job_intake.reason_in_words(event.reason_code)
 
 
 def _lost_in_words(fact: JobFact, progress: ProgressFact) -> str:

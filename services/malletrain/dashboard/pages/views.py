@@ -12,8 +12,9 @@ from malletrain.dashboard.pages.markup import Cell, Row, duration, number, perce
 from malletrain.dashboard.pages.plan_values import PlanValues
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.observer.eta import Eta, eta, idle_quantiles
-from malletrain.observer.facts import JobFact, PlanFact, RequirementFact
+from malletrain.observer.facts import PlanFact, RequirementFact
 from malletrain.observer.history import History, holders
+from malletrain.observer.job_facts import JobFact
 
 MAX_ROWS = 1000
 """Rows of a table on a page; the CSV has all."""

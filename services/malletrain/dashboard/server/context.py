@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from tornado.httputil import HTTPServerRequest
 
 from malletrain.common.tasks import start_task
 from malletrain.dashboard.identities import Viewer, Viewers
+from malletrain.dashboard.one_time_links import OneTimeLinks
 from malletrain.dashboard.pages.page import Page
 from malletrain.dashboard.pages.shared_data import SharedData
 from malletrain.dashboard.server.page_access import Sessions
@@ -24,6 +26,7 @@ class ServerContext:
         shared: What all viewers share.
         viewers: Verifies tokens.
         sessions: Cookies.
+        links: Links that let one browser in.
         on_drawn: Called with each page that a browser has drawn.
         pages: The documents that are open.
         scripts_asked: Set for a moment when a browser is sent the scripts that draw figures.
@@ -32,6 +35,7 @@ class ServerContext:
     shared: SharedData
     viewers: Viewers
     sessions: Sessions
+    links: OneTimeLinks = field(default_factory=lambda: OneTimeLinks(time.monotonic))
     on_drawn: Callable[[Page], object] = lambda _: None
     pages: set[Page] = field(default_factory=set)
     scripts_asked: asyncio.Event = field(default_factory=asyncio.Event)

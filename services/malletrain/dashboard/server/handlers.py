@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import grpc
 import grpc.aio
+import structlog
 from tornado.web import HTTPError, RequestHandler
 
 from malletrain.common.csv_text import as_csv
@@ -61,20 +62,50 @@ class Login(_Plain):
     """
 
     async def get(self) -> None:
-        """The form; with the token of a link, if it has one."""
+        """The form; with the token of a link, if it has one, or with the code that stands for one."""
+        code = self.get_query_argument("once", "")
+        if code:
+            await self._offer(code)
+            return
         token = self.get_query_argument("token", "")
         if not token:
             self.deny("No token", "Open the link that you were given, or enter a viewer's token.", 401)
             return
         viewer = await self._verified(token)
         if viewer is not None:
-            text = f"Go on as {viewer.user}, {viewer.role}, if that is who you are."
-            self.finish(denied_template().render(heading="Welcome", text=text, next="", token=token))
+            self.finish(denied_template().render(heading="Welcome", text=_welcome(viewer), next="", token=token))
 
     async def post(self) -> None:
-        """The form."""
+        """The form. A link that lets one browser in is used up by it, not by a look at it."""
         self.check_origin()
-        await self._enter(self.get_body_argument("token", "").strip())
+        code = self.get_body_argument("once", "")
+        if not code:
+            await self._enter(self.get_body_argument("token", "").strip())
+        elif token := self.context.links.use(code):
+            await self._enter(token)
+        else:
+            self._deny_link()
+
+    async def _offer(self, code: str) -> None:
+        token = self.context.links.token(code)
+        if not token:
+            self._deny_link()
+            return
+        viewer = await self._verified(token)
+        if viewer is not None:
+            self.finish(denied_template().render(heading="Welcome", text=_welcome(viewer), next="", code=code))
+
+    def _deny_link(self) -> None:
+        text = (
+            "This link has been used, or is too old. Another one: malletrain dashboard --link, where this one is from."
+        )
+        self.deny("Not this link", text, 401)
+
+    def log_exception(self, typ: object, value: BaseException | None, tb: object) -> None:
+        """Say what has failed without the address, as Tornado would, which has the token or the code of a link."""
+        del tb
+        if not isinstance(value, HTTPError):
+            structlog.get_logger(__name__).error("the way in has failed", error=repr(typ), exc_info=value)
 
     async def _verified(self, token: str) -> Viewer | None:
         """Whose token it is; None where nobody's, which the answer then says."""
@@ -96,6 +127,10 @@ class Login(_Plain):
         self.set_cookie(sessions.cookie, cookie, httponly=True, samesite="Strict", secure=sessions.secure, path="/")
         # A page of our own leads on: a redirect that began on another site would not show a strict cookie.
         self.deny("Welcome", f"{viewer.user}, {viewer.role}.", 200, "/now")
+
+
+def _welcome(viewer: Viewer) -> str:
+    return f"Go on as {viewer.user}, {viewer.role}, if that is who you are."
 
 
 class Root(_Plain):

@@ -86,9 +86,9 @@ class Dashboard:
         self.context = ServerContext(SharedData(watcher, replays), viewers, Sessions(port, tls is not None))
         known = (*_LOOPBACK, *(name.lower() for name in names))
         self._watcher = watcher
-        # Bokeh and Tornado log requests, and so the tokens of links.
-        for name in ("tornado.access", "bokeh"):
-            logging.getLogger(name).setLevel(logging.ERROR)
+        # Bokeh and Tornado log requests, and so the tokens of links; Tornado those that end with 503 as errors.
+        logging.getLogger("bokeh").setLevel(logging.ERROR)
+        logging.getLogger("tornado.access").setLevel(logging.CRITICAL)
         options = {"context": self.context}
         patterns: list[Any] = [
             ("/", Root, options),

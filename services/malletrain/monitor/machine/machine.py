@@ -13,6 +13,7 @@ from malletrain.monitor.machine.stimuli import (
     Effect,
     JobsForgotten,
     JobsKept,
+    JobsPlaced,
     PublishDue,
     PublishProgress,
     PublishScaling,
@@ -57,6 +58,10 @@ class MonitorMachine:
                 return (*counted, StoreJobs(tuple(self.trackers.take_unstored())))
             case ScalesCommanded():
                 return self._note_commands(stimulus)
+            case JobsPlaced():
+                for job_id, span in stimulus.spans:
+                    self.trackers.place(job_id, span)
+                return ()
             case JobsKept():
                 self.trackers.keep_commands(stimulus.job_ids)
                 return ()

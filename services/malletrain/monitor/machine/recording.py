@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import isfinite
 
+from malletrain.model.topology import MAX_LEVELS
 from malletrain.monitor.machine.machine import Effects, MonitorMachine
 from malletrain.monitor.machine.progress import MAX_COUNT, REPORTERS_KEPT, ReportedBatch
 from malletrain.monitor.machine.stalls import COMMANDS_KEPT, RESCALES_KEPT
-from malletrain.monitor.machine.stimuli import BatchesReported, ScalesCommanded, Stimulus, StoreJobs
-from malletrain.monitor.machine.throughput import UNKNOWN_ERROR
+from malletrain.monitor.machine.stimuli import BatchesReported, JobsPlaced, ScalesCommanded, Stimulus, StoreJobs
+from malletrain.monitor.machine.throughput import MAX_SPAN_POINTS, UNKNOWN_ERROR
 from malletrain.monitor.machine.trackers import JobTracker, StoredJob
 from malletrain.runtime.errors import InvariantError
 from malletrain.runtime.kernel.recording import Moment, RecordedMachine, name_job
@@ -101,6 +102,8 @@ def parts_of(stimulus: Stimulus) -> dict[str, Stimulus]:
             parts = {job_id: BatchesReported(tuple(of_job)) for job_id, of_job in batches.items()}
         case ScalesCommanded():
             parts = {job_id: ScalesCommanded(((job_id, command),)) for job_id, command in stimulus.commands}
+        case JobsPlaced():
+            parts = {job_id: JobsPlaced(((job_id, span),)) for job_id, span in stimulus.spans}
     return parts
 
 
@@ -155,6 +158,8 @@ def jobs_of(stimulus: Stimulus) -> tuple[str, ...]:
             return tuple(dict.fromkeys(batch.job_id for batch in stimulus.batches))
         case ScalesCommanded():
             return tuple(dict.fromkeys(job_id for job_id, _ in stimulus.commands))
+        case JobsPlaced():
+            return tuple(dict.fromkeys(job_id for job_id, _ in stimulus.spans))
         case _:
             return ()
 
@@ -255,6 +260,9 @@ def _throughput(tracker: JobTracker) -> Iterator[str]:
             yield f"has a point with an error of {point.relative_error}"
     if any(left.nodes >= right.nodes for left, right in pairwise(points)):
         yield "has points that do not ascend"
+    spans = throughput.span_points()
+    if len(spans) > MAX_SPAN_POINTS or any(not 0 <= one.shared_levels <= MAX_LEVELS for one in spans):
+        yield f"has {len(spans)} points by nearness of nodes: {spans}"
 
 
 def _rescales(tracker: JobTracker) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from malletrain.model.scaling import ScaleCommand
 from malletrain.monitor.machine.progress import ReportedBatch
 from malletrain.monitor.machine.stalls import MeasuredRescale
+from malletrain.monitor.machine.throughput import JobSpan
 from malletrain.monitor.machine.trackers import JobScaling, StoredJob
 
 
@@ -33,6 +34,17 @@ class ScalesCommanded:
 
 
 @dataclass(frozen=True)
+class JobsPlaced:
+    """How near each other the nodes of jobs are has changed.
+
+    Attributes:
+        spans: Of each of these jobs; without nodes, of one that has none or has ended.
+    """
+
+    spans: tuple[tuple[str, JobSpan], ...]
+
+
+@dataclass(frozen=True)
 class JobsKept:
     """These are all jobs that there are: commands of others will not be explained by records any more."""
 
@@ -51,7 +63,7 @@ class PublishDue:
     """Watchers are to be told what has changed."""
 
 
-Stimulus = BatchesReported | ScalesCommanded | JobsKept | JobsForgotten | PublishDue
+Stimulus = BatchesReported | ScalesCommanded | JobsPlaced | JobsKept | JobsForgotten | PublishDue
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import NamedTuple
 
 from malletrain.model.scaling import ScalingPoint
 from malletrain.monitor.machine.options import MonitorOptions
@@ -34,6 +35,9 @@ _MAX_BATCHES = 16
 _MIN_BATCHES = 4
 _LEVEL = 0.95
 _OUTDATED_BY = 8
+
+MAX_SPAN_POINTS = 32
+"""Of a job; beyond that, the ones go that were measured longest ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +149,38 @@ def student_quantile(probability: float, freedom: int) -> float:
     return sum(term / float(freedom) ** power for power, term in enumerate(terms))
 
 
+class JobSpan(NamedTuple):
+    """How near each other the nodes of a job are.
+
+    Attributes:
+        nodes: Their number.
+        shared_levels: In one group of how many levels they are, from the outermost; None: not known.
+    """
+
+    nodes: int
+    shared_levels: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPoint:
+    """Throughput measured where nodes were equally near each other.
+
+    Attributes:
+        shared_levels: In one group of how many levels they were, from the outermost.
+        point: Number of nodes, throughput, and how well it is known.
+    """
+
+    shared_levels: int
+    point: MeasuredPoint
+
+
 @dataclass(init=False)
 class ThroughputMeter:
     """Throughput of one job at every scale that it has had.
 
-    Memory: a window of steps of the present visit, and one point for each scale.
+    Memory: a window of steps of the present visit, one point for each scale, and MAX_SPAN_POINTS for each scale and
+    nearness of the nodes. A visit belongs to one nearness, or to none: where that is not known, or is told of another
+    number of nodes, it counts for the scale only.
 
     Attributes:
         options: Limits.
@@ -166,11 +197,19 @@ class ThroughputMeter:
     _window: list[tuple[float, int]] = field(init=False)
     _estimate: MeasuredPoint | None = field(init=False)
     _estimated_at: int = field(init=False)
+    _spans: dict[tuple[int, int], MeasuredPoint] = field(init=False, default_factory=dict)
+    _placed: JobSpan = field(init=False, default=JobSpan(0, None))
+    _shared: int | None = field(init=False, default=None)
+    _unmerged: MeasuredPoint | None = field(init=False, default=None)
 
-    def __init__(self, options: MonitorOptions, points: Iterable[MeasuredPoint] = ()) -> None:
+    def __init__(
+        self, options: MonitorOptions, points: Iterable[MeasuredPoint] = (), spans: Iterable[SpanPoint] = ()
+    ) -> None:
         """Continue from points that were measured before."""
         self.options = options
         self._points = {point.nodes: point for point in points}
+        self._spans = {(one.point.nodes, one.shared_levels): one.point for one in spans}
+        self._placed = JobSpan(0, None)
         self._nodes = 0
         self._begin_visit(0.0)
 
@@ -231,13 +270,32 @@ class ThroughputMeter:
         return tuple(points[nodes] for nodes in sorted(points))
 
     def recent_points(self) -> tuple[MeasuredPoint, ...]:
-        """The same, where the point of the present visit may lack its newest steps, an eighth of them at most.
+        """The same, where the point of the present visit may lack its newest steps, an eighth of those that count.
 
-        For the store, which is written several times a second: estimating a point is what costs most here.
+        For the store and those who watch, several times a second: estimating a point is what costs most here.
         """
-        if self._kept - self._estimated_at <= self._estimated_at // _OUTDATED_BY:
-            return self.known_points
-        return self.points()
+        return self.known_points if self._is_recent() else self.points()
+
+    def recent_rate(self, nodes: int) -> float:
+        """Throughput at a scale as of `recent_points`, in samples/s; 0 while unknown."""
+        if nodes == self._nodes and self._estimate is not None and self._is_recent():
+            return self._estimate.rate
+        return self.rate(nodes)
+
+    def _is_recent(self) -> bool:
+        fresh, counted = self._kept - self._estimated_at, min(self._estimated_at, self.options.window_steps)
+        return fresh <= counted // _OUTDATED_BY
+
+    def place(self, span: JobSpan) -> None:
+        """Take in how near each other the job's nodes are now: a visit begins anew."""
+        if span != self._placed:
+            self.end_visit()  # what came until now belongs to where the job was
+            self._placed = span
+
+    def span_points(self) -> tuple[SpanPoint, ...]:
+        """Throughput by number of nodes and by how near they were, both ascending, as it was estimated last."""
+        spans = self._spans_with_present()
+        return tuple(SpanPoint(shared, spans[nodes, shared]) for nodes, shared in sorted(spans))
 
     def rate(self, nodes: int) -> float:
         """Throughput at a scale in samples/s; 0 while unknown."""
@@ -250,6 +308,7 @@ class ThroughputMeter:
         present = self._present_point()
         if present is not None:
             self._points[present.nodes] = present
+        self._spans = self._spans_with_present()
         self._nodes = 0
         self._begin_visit(0.0)
 
@@ -261,7 +320,22 @@ class ThroughputMeter:
         self._carried_seconds = 0.0
         self._window = []
         self._estimate = None
+        self._unmerged = None
         self._estimated_at = 0
+        placed = self._placed
+        self._shared = placed.shared_levels if placed.nodes == self._nodes else None
+
+    def _spans_with_present(self) -> dict[tuple[int, int], MeasuredPoint]:
+        present = self._unmerged
+        if present is None or self._shared is None:
+            return self._spans
+        key = (present.nodes, self._shared)
+        before = self._spans.get(key)
+        merged = present if before is None else _merge(before, present, float(self.options.window_steps))
+        spans = {**self._spans, key: merged}
+        if len(spans) > MAX_SPAN_POINTS:
+            del spans[min(spans, key=lambda one: (spans[one].unix_seconds, one))]
+        return spans
 
     def _keep(self, step: TrainingStep) -> None:
         # The time of a record without samples belongs to the next batch.
@@ -281,6 +355,7 @@ class ThroughputMeter:
         return self._estimate
 
     def _estimated_point(self) -> MeasuredPoint | None:
+        self._unmerged = None
         if len(self._window) < self.options.min_steps:
             return None
         kept = without_outliers(self._window, self.options.outlier_fence, self.options.max_outlier_share)
@@ -289,6 +364,7 @@ class ThroughputMeter:
             return None
         weight = float(len(self._window))
         present = MeasuredPoint(self._nodes, rate, weight, self._kept, self._newest, relative_error(kept))
+        self._unmerged = present
         before = self._points.get(self._nodes)
         return present if before is None else _merge(before, present, float(self.options.window_steps))
 

@@ -28,7 +28,7 @@ from malletrain.monitor.machine.progress import (
     step_seconds,
 )
 from malletrain.monitor.machine.stalls import MeasuredRescale, ScaleCommands, StallMeter
-from malletrain.monitor.machine.throughput import MeasuredPoint, ThroughputMeter
+from malletrain.monitor.machine.throughput import JobSpan, MeasuredPoint, SpanPoint, ThroughputMeter
 from malletrain.runtime.kernel.documents import DERIVED, copy_state
 
 _PHASE_HOLDS_SECONDS = 15.0
@@ -47,6 +47,7 @@ class StoredJob:
         reporters: Which records have been counted, by reporter.
         points: Throughput by scale, the present visit included.
         rescales: The newest rescales.
+        spans: Throughput by scale and by how near the nodes were, the present visit included.
     """
 
     job_id: str
@@ -56,6 +57,7 @@ class StoredJob:
     reporters: dict[str, ReporterState]
     points: tuple[MeasuredPoint, ...]
     rescales: tuple[MeasuredRescale, ...]
+    spans: tuple[SpanPoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class JobTracker:
         self._phase_told = now
         self._reporters = ReporterSequences(stored.reporters)
         self._usual = UsualStep(stored.usual_step_seconds)
-        self._throughput = ThroughputMeter(options, stored.points)
+        self._throughput = ThroughputMeter(options, stored.points, stored.spans)
         self._stalls = StallMeter(options, stored.rescales, commands)
 
     def add(self, batch: ReportedBatch, now: float) -> None:
@@ -261,7 +263,7 @@ class JobTracker:
     @property
     def rate(self) -> float:
         """Throughput at the present scale in samples/s; 0 while unknown."""
-        return self._throughput.rate(self._progress.nodes)
+        return self._throughput.recent_rate(self._progress.nodes)
 
     @property
     def reporters(self) -> dict[str, ReporterState]:
@@ -287,7 +289,7 @@ class JobTracker:
         stalls = self._stalls
         return JobScaling(
             job_id=self.job_id,
-            points=self.points(),
+            points=self._throughput.recent_points(),
             scale_up_seconds=stalls.scale_up_seconds(),
             scale_down_seconds=stalls.scale_down_seconds(),
             rescales=stalls.rescales(),
@@ -307,6 +309,7 @@ class JobTracker:
             reporters=self._reporters.states(),
             points=self._throughput.recent_points(),
             rescales=self._stalls.rescales(),
+            spans=self._throughput.span_points(),
         )
 
 
@@ -342,6 +345,7 @@ class JobTrackers:
     _unpublished: set[str] = field(init=False)
     _standings: dict[str, _Standing] = field(init=False)
     _without_steps: set[str] = field(init=False)
+    _early_spans: dict[str, JobSpan] = field(init=False, default_factory=dict)
     at: str = field(default="", init=False, compare=False, metadata=DERIVED)
 
     def __init__(self, options: MonitorOptions, stored: Iterable[StoredJob] = (), now: float = 0.0) -> None:
@@ -359,6 +363,7 @@ class JobTrackers:
         self._unpublished = set()
         self._standings = {}
         self._without_steps = set(self._trackers)
+        self._early_spans = {}
         self.at = ""
 
     def part(self, job_ids: Collection[str]) -> Self:
@@ -369,6 +374,8 @@ class JobTrackers:
                 copied._trackers[job_id] = copy_state(self._trackers[job_id])
             if job_id in self._early_commands:
                 copied._early_commands[job_id] = copy_state(self._early_commands[job_id])
+            if job_id in self._early_spans:
+                copied._early_spans[job_id] = self._early_spans[job_id]
             if job_id in self._standings:
                 copied._standings[job_id] = self._standings[job_id]
         copied._unstored = self._unstored.intersection(job_ids)
@@ -406,6 +413,8 @@ class JobTrackers:
                 return
             commands = self._early_commands.pop(batch.job_id, None)
             tracker = self._trackers[batch.job_id] = JobTracker(batch.job_id, self.options, now, commands=commands)
+            if (span := self._early_spans.pop(batch.job_id, None)) is not None:
+                tracker.throughput.place(span)
         tracker.add(batch, now)
         self._unstored.add(batch.job_id)
         self._unpublished.add(batch.job_id)
@@ -421,16 +430,30 @@ class JobTrackers:
             self._unstored.add(job_id)
             self._unpublished.add(job_id)
 
+    def place(self, job_id: str, span: JobSpan) -> None:
+        """Take in how near each other a job's nodes are. It may have no records yet."""
+        self.at = job_id
+        if (tracker := self._trackers.get(job_id)) is not None:
+            tracker.throughput.place(span)
+        elif span.nodes:
+            self._early_spans[job_id] = span
+        else:
+            self._early_spans.pop(job_id, None)
+
     def keep_commands(self, job_ids: Collection[str]) -> None:
-        """Forget the commands of jobs without records, unless they are among these."""
-        for job_id in self._early_commands.keys() - set(job_ids):
+        """Forget the commands of jobs without records, and where they are, unless they are among these."""
+        kept = set(job_ids)
+        for job_id in self._early_commands.keys() - kept:
             del self._early_commands[job_id]
+        for job_id in self._early_spans.keys() - kept:
+            del self._early_spans[job_id]
 
     def forget(self, job_ids: Collection[str]) -> None:
         """Forget jobs; those that are not known are left out."""
         for job_id in job_ids:
             self._trackers.pop(job_id, None)
             self._early_commands.pop(job_id, None)
+            self._early_spans.pop(job_id, None)
         for names in (self._unstored, self._unpublished, self._without_steps):
             names.difference_update(job_ids)
         for job_id in job_ids:

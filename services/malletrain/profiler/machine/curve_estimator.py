@@ -23,14 +23,19 @@ class RescaleCost:
     source: CurveSource
 
 
+MIN_STALL_SECONDS = 0.05
+"""No measured rescale counts as shorter. One that hid between two steps would make all further ones free: then the last
+digits of the rates decide between plans, and hundreds of jobs lose their nodes to others for nothing."""
+
+
 def rescale_cost(
     measured: float | None, declared: float | None, default: float, family: float | None = None
 ) -> RescaleCost:
     """The best known stall in seconds: measured, else of the family, else declared, else the default."""
     if measured is not None:
-        return RescaleCost(measured, CurveSource.MEASURED)
+        return RescaleCost(max(MIN_STALL_SECONDS, measured), CurveSource.MEASURED)
     if family is not None:
-        return RescaleCost(family, CurveSource.FAMILY)
+        return RescaleCost(max(MIN_STALL_SECONDS, family), CurveSource.FAMILY)
     if declared is not None:
         return RescaleCost(declared, CurveSource.DECLARED)
     return RescaleCost(default, CurveSource.PRIOR)
@@ -69,7 +74,7 @@ def stalls_by_pair(
     for (before, after), stalls in sorted(by_pair.items()):
         general = up if after > before else down
         expected = (sum(stalls) + weight * general.seconds) / (len(stalls) + weight)
-        found.append(RescaleStall(before, after, expected))
+        found.append(RescaleStall(before, after, max(MIN_STALL_SECONDS, expected)))
     return tuple(found)
 
 

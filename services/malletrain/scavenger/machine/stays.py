@@ -131,7 +131,10 @@ class StayEstimator:
             time: Time of the observation, in seconds since the epoch.
             idle: All idle nodes, and since when each is idle, in seconds since the epoch.
         """
-        for name, since in self._idle.items():
+        newest = idle.get
+        # Of thousands of nodes, few have changed: this runs at each of many events.
+        changed = [(name, since) for name, since in self._idle.items() if newest(name) != since]
+        for name, since in changed:
             if name not in idle or idle[name] > since:
                 self.current.ended(min(time, idle.get(name, time)) - since)
         self._idle = dict(idle)

@@ -74,26 +74,32 @@ class TraceSource:
             if entry.idle_from_s <= first_s < entry.idle_until_s
         }
         await self._sleep_until(0.0)
-        yield self._observation(first_s, idle)
+        origin, since = self._origin, self._walls(idle)
+        yield self._observation(first_s, since)
         if first_s >= duration_s:
             return
         coming = self._changes[bisect_right(self._changes, first_s, key=_second) :]
         for second, changes in groupby(coming, key=_second):
             await self._sleep_until(second)
+            if origin != self._origin:
+                origin, since = self._origin, self._walls(idle)
             for _, joins, entry in changes:
                 if joins:
                     idle[entry.node] = entry.idle_from_s
+                    since[entry.node] = self._wall(entry.idle_from_s)
                 else:
-                    del idle[entry.node]
-            yield self._observation(second, idle)
+                    del idle[entry.node], since[entry.node]
+            yield self._observation(second, since)
             if second >= duration_s:
                 return
         await self._sleep_until(duration_s)
-        yield self._observation(duration_s, idle)
+        yield self._observation(duration_s, self._walls(idle))
 
-    def _observation(self, second: float, idle: Mapping[str, float]) -> Observation:
-        since = {node: self._wall(begin) for node, begin in idle.items()}
-        return Observation(self._wall(second), since, ended=second >= self._trace.duration_s)
+    def _walls(self, seconds: Mapping[str, float]) -> dict[str, float]:
+        return {node: self._wall(second) for node, second in seconds.items()}
+
+    def _observation(self, second: float, since: Mapping[str, float]) -> Observation:
+        return Observation(self._wall(second), dict(since), ended=second >= self._trace.duration_s)
 
     def status(self) -> SourceStatus:
         """Empty: no scheduler is asked."""

@@ -1,4 +1,4 @@
-"""Remembers what follows from a job's terms: they hardly ever change from one plan to the next."""
+"""What follows from the terms of a job, remembered by job: it hardly ever changes from one use to the next."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.allocator.problem.memory_by_job import MemoryByJob
+from malletrain.common.memory_by_job import MemoryByJob
 
 
 def test_a_value_is_made_anew_when_the_terms_of_its_job_change() -> None:
