@@ -45,7 +45,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(present))
         return iter(present)
 
-    monkeypatch.setattr("malletrain.job_manager.launching.process_search.process_ids", counted)
+    monkeypatch.setattr("malletrain.job_manager.launching.processes.process_ids", counted)
     return found
 
 
