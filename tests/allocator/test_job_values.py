@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,8 +18,8 @@ from malletrain.allocator.problem.allocation_problem import (
     JobDemand,
     ObjectiveMetric,
 )
-from malletrain.allocator.problem.objective import permitted_sizes, rates
-from malletrain.allocator.problem.validation import validate
+from malletrain.allocator.problem.objective import permitted_sizes, rates, worths
+from malletrain.allocator.problem.validation import fault_of, validate
 from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.allocator.solvers.solving import solve
 from malletrain.allocator.wire.messages import problem_from_proto, problem_to_proto
@@ -160,3 +161,24 @@ def test_curves_of_problems_are_checked() -> None:
     problem = AllocationProblem(NODES, 120.0, (straight("a", ValueCurve(exponent=2.0)),))
     with pytest.raises(InvalidInputError, match=r"jobs\[0\]\.value\.exponent"):
         validate(problem)
+
+
+@pytest.mark.parametrize("metric", ObjectiveMetric)
+@pytest.mark.parametrize("formulation", [Formulation.AUTO, Formulation.DP, Formulation.COUNTS, Formulation.MILP])
+def test_no_curve_is_worth_more_than_numbers_can_say(formulation: Formulation, metric: ObjectiveMetric) -> None:
+    """A rate of next to nothing on one node made speedups infinite, and solvers fail with those."""
+    curve = (ScalingPoint(1, 1e-310), ScalingPoint(4, 1e15))
+    for value in (ValueCurve(exponent=0.5), ValueCurve(points=(ValuePoint(1.0, 1.0), ValuePoint(2.0, 3.0)))):
+        job = replace(straight("a", value), curve=curve)
+        assert np.isfinite(worths(job, range(5))).all()
+        problem = AllocationProblem(NODES, 120.0, (job, straight("b"), straight("c")), objective_metric=metric)
+        assert fault_of(job) == ""
+        assert len(solve(problem, formulation).assignments) == 3
+
+
+def test_wrong_figures_are_found_by_either_metric() -> None:
+    job = replace(straight("a"), curve=(ScalingPoint(1, 1e-310),), weight=1e15)
+    problem = AllocationProblem(NODES, 120.0, (job,), objective_metric=ObjectiveMetric.SCALING_EFFICIENCY)
+    with pytest.raises(InvalidInputError, match="rate"):
+        validate(problem)
+    assert "rate" in fault_of(job)

@@ -27,3 +27,11 @@ def test_it_does_not_grow_for_ever() -> None:
         memory.value(name, (), lambda: next(made))
     assert memory.value("c", (), lambda: next(made)) == 2
     assert memory.value("a", (), lambda: next(made)) == 3
+
+
+def test_a_job_can_be_forgotten() -> None:
+    memory, made = MemoryByJob[int](), iter(range(10))
+    memory.value("a", (), lambda: next(made))
+    memory.forget("a")
+    memory.forget("b")
+    assert memory.value("a", (), lambda: next(made)) == 1

@@ -38,3 +38,7 @@ class MemoryByJob(Generic[ValueT]):
         value = make()
         self._known[job_id] = terms, value
         return value
+
+    def forget(self, job_id: str) -> None:
+        """Forget what follows from a job, if anything is known: it has ended."""
+        self._known.pop(job_id, None)

@@ -568,6 +568,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         if current_caller().role is not Role.SERVICE:
             return self._shown(job)
         terms = self._engine.shown(job), self._launcher.version_of(job.id)
+        if job.state.final:
+            self._told_messages.forget(job.id)
+            return for_service(wire.job_message(*terms))
         # Several services follow the jobs, and are told the same.
         return self._told_messages.value(job.id, terms, lambda: for_service(wire.job_message(*terms)))
 

@@ -30,7 +30,7 @@ from malletrain.job_manager.settings import DEFAULT_GRACES, LongestGraces, check
 from malletrain.model.job_terms import MAX_WEIGHT, MIN_WEIGHT
 from malletrain.model.job_value import LINEAR_VALUE, SpeedValue
 from malletrain.model.node_needs import NeedError, NodeNeeds, check_needs, in_words
-from malletrain.model.scaling import MAX_RATE, ScalingPoint
+from malletrain.model.scaling import MAX_RATE, MIN_RATE, ScalingPoint
 from malletrain.model.topology import TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import check_paces, check_planner, is_feed, spec_from_proto
@@ -311,6 +311,8 @@ def _check_curve(at: str, curve: Sequence[resources_pb2.ScalingPoint]) -> tuple[
         if point.nodes <= before:
             raise InvalidInputError(f"{field}.nodes", f"above the point before ({before})", point.nodes)
         _check_amount(f"{field}.rate", point.rate, MAX_RATE)
+        if 0 < point.rate < MIN_RATE:
+            raise InvalidInputError(f"{field}.rate", f"0, or at least {MIN_RATE:g} samples/s", point.rate)
         if point.nodes == 0 and point.rate != 0:
             raise InvalidInputError(f"{field}.rate", "0, as at 0 nodes by definition", point.rate)
         before = point.nodes

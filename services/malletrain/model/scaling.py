@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+MIN_RATE = 1e-9
+"""Samples/s below which a job does not run at all. Ratios of such rates mean nothing."""
 MAX_RATE = 1e15
 """Of a declared curve, in samples/s: no plan fails by products of it with weights and seconds."""
 

@@ -99,11 +99,11 @@ def worths(job: JobDemand, sizes: Sequence[int] | NDArray[np.int64]) -> NDArray[
     alone = float(rates(job, [1])[0])
     if alone <= 0:
         return own
-    speedups = own / alone
     if value.points:
-        at = [0.0, *(point.speedup for point in value.points)]
-        return alone * np.interp(speedups, at, [0.0, *(point.value for point in value.points)])
-    return np.asarray(alone * speedups**value.exponent, dtype=np.float64)
+        at = [0.0, *(alone * point.speedup for point in value.points)]
+        return np.asarray(np.interp(own, at, [0.0, *(alone * point.value for point in value.points)]))
+    # alone x speedup^exponent, without the speedup: that is infinite where the rate on one node is next to nothing.
+    return np.asarray(alone ** (1.0 - value.exponent) * own**value.exponent, dtype=np.float64)
 
 
 def permitted_sizes(job: JobDemand, pool: int) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.objective import metric_scale, worths
 from malletrain.common.memory_by_job import MemoryByJob
 from malletrain.model.scaling import ScalingPoint
 from malletrain.model.topology import path_problem
@@ -59,9 +60,9 @@ def fault_of(job: JobDemand) -> str:
 
     A plan that leaves it out can be made. With it there would be none, for nobody.
     """
-    largest = AllocationProblem((), _MAX_FORWARD_SECONDS, ())
     try:
-        _check_job("job", job, largest)
+        for metric in ObjectiveMetric:  # pools may have their own
+            _check_job("job", job, AllocationProblem((), _MAX_FORWARD_SECONDS, (), objective_metric=metric))
     except InvalidInputError as error:
         return str(error)
     return ""
@@ -137,13 +138,14 @@ def _check_magnitude(field: str, job: JobDemand, problem: AllocationProblem) -> 
     """Values must be finite; products of finite numbers need not be."""
     stalls = (stall.seconds for stall in job.stalls)
     longest = max(problem.forward_seconds, job.scale_up_seconds, job.scale_down_seconds, job.boot_seconds, *stalls)
-    unit = job.unit_rate if problem.objective_metric is ObjectiveMetric.SCALING_EFFICIENCY else 1.0
-    if job.weight / unit * max(point.rate for point in job.curve) * longest <= _MAX_VALUE:
-        return
-    for index, point in enumerate(job.curve):
-        if not job.weight / unit * point.rate * longest <= _MAX_VALUE:
+    scale = metric_scale(job, problem.objective_metric)
+    rates = [point.rate for point in job.curve]
+    # A value curve makes no more of what is between two points than of these.
+    worth = [max(both) for both in zip(rates, worths(job, [point.nodes for point in job.curve]).tolist(), strict=True)]
+    for index, (rate, most) in enumerate(zip(rates, worth, strict=True)):
+        if not scale * most * longest <= _MAX_VALUE:
             expected = f"a rate that is worth at most {_MAX_VALUE:g} with the weight, over {longest:g} seconds"
-            raise InvalidInputError(f"{field}.curve[{index}].rate", expected, point.rate)
+            raise InvalidInputError(f"{field}.curve[{index}].rate", expected, rate)
 
 
 def _check_permitted(field: str, job: JobDemand) -> None:

@@ -29,8 +29,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from malletrain.model.scaling import MIN_RATE
 from malletrain.profiler.machine.fits import Fit, best_fit, fleet_extrapolation, interpolated
-from malletrain.profiler.machine.points import MIN_RATE, CurvePoint, CurveSource
+from malletrain.profiler.machine.points import CurvePoint, CurveSource
 from malletrain.runtime.errors import InvalidInputError
 
 PRIOR_ERROR = 0.5

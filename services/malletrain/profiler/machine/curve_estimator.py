@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.model.job_terms import JobTerms
-from malletrain.model.scaling import RescaleStall
+from malletrain.model.scaling import MIN_RATE, RescaleStall
 from malletrain.profiler.machine.curve import Prior, estimate, prior_rate, single_node_rate
 from malletrain.profiler.machine.family_store import FamilyStore, filled_from_family, shared_points
 from malletrain.profiler.machine.fits import best_fit
 from malletrain.profiler.machine.options import ProfilerOptions, ProfilingMode
-from malletrain.profiler.machine.points import MIN_RATE, CurvePoint, CurveSource, PointHistory, trusted_points
+from malletrain.profiler.machine.points import CurvePoint, CurveSource, PointHistory, trusted_points
 
 
 @dataclass(frozen=True, slots=True)

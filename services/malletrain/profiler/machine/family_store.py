@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from malletrain.model.scaling import RescaleStall
+from malletrain.model.scaling import MIN_RATE, RescaleStall
 from malletrain.profiler.machine.fits import interpolated
-from malletrain.profiler.machine.points import MIN_RATE, CurvePoint, CurveSource
+from malletrain.profiler.machine.points import CurvePoint, CurveSource
 
 _SPREAD = 0.03
 """Relative error that is added to a point when it stands for another job of the family."""

@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from malletrain.profiler.machine.points import MIN_RATE, CurvePoint
+from malletrain.model.scaling import MIN_RATE
+from malletrain.profiler.machine.points import CurvePoint
 
 MIN_POINTS = 3
 """Number of measured scales from which on a shape is fitted."""

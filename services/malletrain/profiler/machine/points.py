@@ -12,10 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from malletrain.model.scaling import ScalingPoint
-
-MIN_RATE = 1e-9
-"""Samples/s below which a job does not run at all. Ratios of such rates mean nothing."""
+from malletrain.model.scaling import MIN_RATE, ScalingPoint
 
 _MIN_ERROR = 0.005
 """Relative error below which no interval is trusted: clocks and other jobs on the machine disturb every measurement."""

@@ -9,8 +9,9 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 
+from malletrain.model.scaling import MIN_RATE
 from malletrain.profiler.machine.fits import MIN_POINTS, MONOTONE, Fit, all_fits
-from malletrain.profiler.machine.points import MIN_RATE, CurvePoint
+from malletrain.profiler.machine.points import CurvePoint
 
 PlannedScale = Callable[[Callable[[int], float]], int]
 """The scale that a plan would give the job, as a function of its curve (samples/s by nodes)."""
