@@ -380,14 +380,6 @@ def _log(message: str) -> None:
     print(f"{stamp} sidecar {os.getpid()}: {message}", file=sys.stderr, flush=True)
 
 
-if __name__ == "__main__":
-    status = main()
-    sys.stderr.flush()
-    # Not `sys.exit`: gRPC's objects take a lock when they are collected at the end of the interpreter, which then waits
-    # forever if a thread has been ended that held it.
-    os._exit(status)
-
-
 TOLD_NS = 500_000_000
 """Shorter phases are not told while they last, in nanoseconds."""
 
@@ -459,3 +451,11 @@ class PhaseTimes:
         if phase is None or phase.begin_ns < self._batch_ns or now_ns - phase.begin_ns < TOLD_NS:
             return None
         return phase.name, (now_ns - phase.begin_ns) / 1e9
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    # Not `sys.exit`: gRPC's objects take a lock when they are collected at the end of the interpreter, which then waits
+    # forever if a thread has been ended that held it.
+    os._exit(status)
