@@ -22,10 +22,9 @@ import grpc
 import grpc.aio
 from typing_extensions import override
 
-from malletrain.runtime.access.checking import TokenChecker
 from malletrain.runtime.access.credentials import ServiceCredential, header_of, showing
 from malletrain.runtime.access.identity import Role
-from malletrain.runtime.access.interceptor import AccessInterceptor
+from malletrain.runtime.access.interceptor import AccessInterceptor, TokenChecker
 from malletrain.runtime.access.pki import ensure_certificate, publish_authority
 from malletrain.runtime.access.revocation import RevocationFile
 from malletrain.runtime.access.tokens import Tokens

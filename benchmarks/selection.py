@@ -14,16 +14,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean
 
-from malletrain.selection.genetic_parameters import GeneticParameters
+from malletrain.selection.generations import GeneticParameters
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import FreeResources, MachineResources, SelectionProblem
 from malletrain.selection.select import SelectionSettings, SelectionSolver, select
 from malletrain.simulator.batch.engine import simulate
-from malletrain.simulator.batch.generated import PROFILES, generate
-from malletrain.simulator.batch.policies import policy_named
-from malletrain.simulator.batch.recipes import WorkloadRecipe, derive
+from malletrain.simulator.batch.generated import PROFILES, WorkloadRecipe, derive, generate
+from malletrain.simulator.batch.policies import WindowSettings, policy_named
 from malletrain.simulator.batch.running import schedule_of
-from malletrain.simulator.batch.selecting import WindowSettings
 
 _THETA = PROFILES["theta"]
 _REPEATS = 20

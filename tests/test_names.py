@@ -10,7 +10,8 @@ ROOT = Path(__file__).parents[1]
 SOURCES = (ROOT / "services/malletrain", ROOT / "clients/malletrain")
 
 ALLOWED = {
-    "Connection": "what users of malletrain.api have, and one of a server in malletrain.runtime.admission.surplus",
+    "Connection": "what users of malletrain.api have, "
+    "and one of a server in malletrain.runtime.admission.connection_limiter",
     "Job": "what users of malletrain.api have, and what JobManager's machine has",
     "ElasticTraining": "one interface for scripts, in malletrain.client.horovod and malletrain.client.distributed; "
     "malletrain.client.elastic chooses",

@@ -34,15 +34,14 @@ from malletrain.allocator.machine.plan_trigger import ChangeGaps
 from malletrain.allocator.problem.forward_time import ForwardPolicy, ForwardTime, start_seconds
 from malletrain.allocator.solvers.choice_table import ChoiceTable, ObjectiveParameters
 from malletrain.scavenger.machine.stays import LearnedStay
-from malletrain.simulator.replay.baselines import outcome_of, static_outcome
+from malletrain.simulator.replay.evaluation import outcome_of, static_outcome
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.node_events import NodeEvent
 from malletrain.simulator.replay.options import STAY_HORIZON_S, ReplayOptions
 from malletrain.simulator.replay.presets import ArrivalProcess, preset_jobs
 from malletrain.simulator.replay.running_job import RunningJob
-from malletrain.simulator.tuning.comparison import compare
-from malletrain.simulator.tuning.settings_grid import TunedSettings
+from malletrain.simulator.tuning.trials import TunedSettings, compare
 
 _HOUR_S = 3600.0
 _PART_HOURS = 6

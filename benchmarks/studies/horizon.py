@@ -23,8 +23,7 @@ from benchmarks.studies.horizon_days import CONSTANTS, DAY_S, POLICIES, ROWS, SE
 from malletrain.allocator.problem.forward_time import FORWARD_SECONDS
 from malletrain.monitor.machine.throughput import student_quantile
 from malletrain.scavenger.idle_trace import Trace
-from malletrain.simulator.replay.baselines import free_options, outcome_of, static_outcome
-from malletrain.simulator.replay.evaluation import Scenario
+from malletrain.simulator.replay.evaluation import Scenario, free_options, outcome_of, static_outcome
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.presets import ArrivalProcess, preset_jobs

@@ -25,15 +25,13 @@ from benchmarks.studies.horizon_days import CONSTANTS, DAY_S, SETS, STALLS, Slic
 from malletrain.allocator.problem.forward_time import ForwardPolicy
 from malletrain.allocator.problem.objective import ScaleRates
 from malletrain.allocator.solvers.choice_table import ChoiceTable, ObjectiveParameters
-from malletrain.simulator.replay.baselines import free_options, outcome_of, static_outcome
-from malletrain.simulator.replay.evaluation import Scenario
+from malletrain.simulator.replay.evaluation import Scenario, free_options, outcome_of, static_outcome
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.presets import ArrivalProcess, preset_jobs
 from malletrain.simulator.replay.running_job import RunningJob
-from malletrain.simulator.tuning.comparison import Gain, compare
-from malletrain.simulator.tuning.settings_grid import PLACES, TunedSettings
+from malletrain.simulator.tuning.trials import PLACES, Gain, TunedSettings, compare
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """BBSched's decision rule: the published factor against one learned from other workloads and one that adapts.
 
 The paper leaves a rule that adapts for later (§3.2.4). Here a factor is chosen on generated workloads of some seeds, by
-the mean wait, and compared with the published 2 and with `malletrain.selection.adaptive` on workloads of other seeds,
+the mean wait, and compared with the published 2 and with `malletrain.selection.rule` on workloads of other seeds,
 which none of them has seen. docs/bbsched.md has the results. Run:
 `python benchmarks/studies/trade_off.py [--jobs 1000] [--seeds 8]`
 """
@@ -15,11 +15,9 @@ from fractions import Fraction
 
 from malletrain.reproduce.bbsched.trials import LOADS
 from malletrain.selection.select import SelectionSettings
-from malletrain.simulator.batch.generated import PROFILES, generate, original_requests
-from malletrain.simulator.batch.policies import policy_named
-from malletrain.simulator.batch.recipes import WorkloadRecipe, derive
+from malletrain.simulator.batch.generated import PROFILES, WorkloadRecipe, derive, generate, original_requests
+from malletrain.simulator.batch.policies import WindowSettings, policy_named
 from malletrain.simulator.batch.running import method_run
-from malletrain.simulator.batch.selecting import WindowSettings
 from malletrain.simulator.batch.workload import BatchWorkload
 
 FACTORS = tuple(Fraction(text) for text in ("0", "1/2", "1", "2", "4", "8"))

@@ -13,9 +13,8 @@ import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor
 
 from malletrain.runtime.access import policy
-from malletrain.runtime.access.checking import TokenChecker
 from malletrain.runtime.access.identity import Identity, Role, UnauthenticatedError, current_caller
-from malletrain.runtime.access.interceptor import AccessInterceptor
+from malletrain.runtime.access.interceptor import AccessInterceptor, TokenChecker
 from malletrain.runtime.access.revocation import RevocationFile
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.clock import SystemClock

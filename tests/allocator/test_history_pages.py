@@ -9,7 +9,7 @@ from malletrain.allocator.history.history_pages import believed_page, idle_page
 from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
 from malletrain.allocator.history.idle_store import IdleStore
 from malletrain.allocator.history.plan_store import PlanStore
-from malletrain.cli.journal.live import idle_row
+from malletrain.cli.journal.reading import idle_row
 from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import allocator_pb2, resources_pb2

@@ -8,9 +8,8 @@ import pytest
 
 from malletrain.caller.sizes import parse_burst_buffer
 from malletrain.cli.jobs.submit import read_specs
-from malletrain.cli.shared.burst_buffer import quota_in_words, request_in_words
 from malletrain.cli.shared.listing import ListingView
-from malletrain.cli.shared.owner_output import print_owners
+from malletrain.cli.shared.owner_output import print_owners, quota_in_words, request_in_words
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2, resources_pb2
 from tests.cli.test_replay import malletrain, write

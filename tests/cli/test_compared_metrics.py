@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.cli.jobs.compared_metrics import LoggedJob, courses, last_values, logged_job, metric_names
+from malletrain.cli.jobs.metrics import LoggedJob, courses, last_values, logged_job, metric_names
 from malletrain.cli.shared.listing import ListingRow
 from malletrain.v1 import monitor_pb2, resources_pb2
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.cli.demo.history import JobChange, NodeChange, RunHistory, idle_intervals, node_seconds
+from malletrain.cli.demo.recorder import JobChange, NodeChange, RunHistory, idle_intervals, node_seconds
 from malletrain.cli.demo.summary import divide_offer, most_usable
 
 END = 100.0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.cli.operate.doctor_pbs_limits import (
+from malletrain.cli.operate.doctor_pbs import (
     Admission,
     allows,
     duration_seconds,

@@ -14,14 +14,13 @@ from malletrain.cli.operate.doctor_checks import (
     CommandResult,
     Finding,
     ask,
+    examine_queries,
     judge_end,
     judge_reach,
     other_machines,
     programs,
 )
-from malletrain.cli.operate.doctor_pbs import PbsReport, judge_pbs, parse_json, parse_scheduler
-from malletrain.cli.operate.doctor_pbs_gpus import judge_gpus
-from malletrain.cli.operate.doctor_queries import examine_queries
+from malletrain.cli.operate.doctor_pbs import PbsReport, judge_gpus, judge_pbs, parse_json, parse_scheduler
 from malletrain.cli.operate.doctor_slurm import (
     SlurmReport,
     judge_slurm,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from malletrain.caller.log_lines import LogLine, matching, since_ms_of
-from malletrain.cli.shared.log_levels import style_of
+from malletrain.cli.jobs.logs import style_of
 from malletrain.runtime.errors import InvalidInputError
 
 NOW = 1_800_000_000.0

@@ -13,7 +13,7 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 from malletrain.cli.main import application
-from malletrain.cli.operate.doctor_certificates import examine_certificates
+from malletrain.cli.operate.doctor_access import examine_certificates
 from malletrain.runtime.access.pki import ensure_certificate, publish_authority
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Addresses, Settings

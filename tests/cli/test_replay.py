@@ -14,7 +14,7 @@ import pytest
 from distributed import LocalCluster
 from pyarrow import parquet
 
-from malletrain.reproduce.bftrainer.published import TABLE_3
+from malletrain.reproduce.bftrainer.experiments import TABLE_3
 from malletrain.scavenger.generate import generate
 from malletrain.scavenger.trace_files import write_trace
 

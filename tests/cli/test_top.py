@@ -7,10 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from malletrain.cli.top.events import Event, events_between, service_events
-from malletrain.cli.top.keys import parsed
-from malletrain.cli.top.rows import SortBy, View, pressed, rows_of
-from malletrain.cli.top.screen import screen
+from malletrain.cli.top.command import parsed
+from malletrain.cli.top.screen import Event, SortBy, View, events_between, pressed, rows_of, screen, service_events
 from malletrain.observer.facts import NodeFact, PlanFact
 from malletrain.observer.history import History
 from malletrain.observer.job_facts import CurveFact, JobFact, PointFact, ProgressFact

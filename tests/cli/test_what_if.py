@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from malletrain.cli.journal.what_if import main
-from malletrain.simulator.journal.what_if import what_if
+from malletrain.simulator.journal.conversion import what_if
 from malletrain.simulator.replay.options import ReplayOptions, ReplayPolicy
 from tests.simulator.journal.test_what_if import BEGIN, END, journal
 

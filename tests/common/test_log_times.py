@@ -8,10 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.common import log_times_writer
+from malletrain.common import log_times
 from malletrain.common.job_folder import log_times_path
-from malletrain.common.log_times import MAX_ENTRIES, MAX_FILE_BYTES, LogTimes, read_times
-from malletrain.common.log_times_writer import MAX_BYTES_PER_LOOK, MAX_LOGS, LogTimesWriter
+from malletrain.common.log_times import (
+    MAX_BYTES_PER_LOOK,
+    MAX_ENTRIES,
+    MAX_FILE_BYTES,
+    MAX_LOGS,
+    LogTimes,
+    LogTimesWriter,
+    read_times,
+)
 from tests.support.waiting import wait_until
 
 
@@ -202,7 +209,7 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []
-        monkeypatch.setattr(log_times_writer, "read_times", self)
+        monkeypatch.setattr(log_times, "read_times", self)
 
     def __call__(self, content: bytes) -> LogTimes:
         self.sizes.append(len(content))
@@ -221,8 +228,8 @@ def test_what_cannot_be_written_is_not_read_again(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(log_times_writer, "write_atomically", refuse)
-    monkeypatch.setattr(log_times_writer, "open_log", refuse)
+    monkeypatch.setattr(log_times, "write_atomically", refuse)
+    monkeypatch.setattr(log_times, "open_log", refuse)
     log_times_path(written.log).write_bytes(planted_times(entries))
     reads = Reads(monkeypatch)
     written.log.write_text("x" * 100_000)

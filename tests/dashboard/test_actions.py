@@ -9,7 +9,7 @@ import pytest
 from malletrain.dashboard.pages import views
 from malletrain.dashboard.pages.actions import actions_html, job_actions, node_actions
 from malletrain.dashboard.pages.markup import Cell, Regions, Row, changes, row_cells
-from malletrain.dashboard.pages.zones import shown_in, zone_in_words, zone_named
+from malletrain.dashboard.pages.selection import shown_in, zone_in_words, zone_named
 from malletrain.observer.job_facts import JobFact
 from malletrain.observer.troubles import ServiceState, troubles
 

@@ -79,7 +79,7 @@ def _html() -> str:
     from bokeh.models import ColumnDataSource
     from bokeh.resources import INLINE
 
-    from malletrain.dashboard.figures import plots, stay_plots
+    from malletrain.dashboard.figures import plots
     from malletrain.dashboard.figures.colours import LIGHT, THEMES
 
     colours, times = THEMES[LIGHT], plots.time_range(TIME / 1000 - 60, TIME / 1000 + 60)
@@ -96,8 +96,8 @@ def _html() -> str:
         plots.curve_figure(sources["curve"], sources["fit"], colours),
         plots.stalls_figure(times, sources["stalls"]),
         plots.worth_figure(sources["worth"], [], colours),
-        stay_plots.survival_figure(sources["survival"], colours),
-        stay_plots.stay_figure(sources["survival"], colours),
+        plots.survival_figure(sources["survival"], colours),
+        plots.stay_figure(sources["survival"], colours),
     ]
     return str(embed.file_html(figures, INLINE, "figures"))
 

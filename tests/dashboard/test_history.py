@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.dashboard.figures.colours import LIGHT, THEMES
-from malletrain.dashboard.figures.columns import fragment_columns, jobs_in_words
-from malletrain.dashboard.figures.series import delta_of
+from malletrain.dashboard.figures.columns import delta_of, fragment_columns, jobs_in_words
 from malletrain.dashboard.pages.markup import Cell, Regions, Row, changes, row_cells
 from malletrain.dashboard.pages.plan_values import values_of
 from malletrain.dashboard.pages.selection import Selection

@@ -7,7 +7,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from malletrain.dashboard.figures.colours import LIGHT, THEMES
 from malletrain.dashboard.figures.columns import curve_rows, fit_columns
-from malletrain.dashboard.pages.requirements import requirement_facts
+from malletrain.dashboard.pages.plan_page import requirement_facts
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.dashboard.pages.views import requirement_rows
 from malletrain.observer import intake, job_intake

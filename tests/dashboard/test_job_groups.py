@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malletrain.dashboard.figures.colours import THEMES
-from malletrain.dashboard.figures.comparison import Course, course_lines
+from malletrain.dashboard.figures.plots import Course, course_lines
 from malletrain.dashboard.pages.compare_page import usual_metric
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.observer.job_facts import JobFact

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from malletrain.caller.job_file import read_job_file
-from malletrain.caller.searching.search_file import read_search_file
+from malletrain.caller.searching.start import read_search_file
 from malletrain.cli.jobs.needs import parse_nodes
 from malletrain.cli.main import application
 from malletrain.runtime.settings_file import SERVICES

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from malletrain.cli.fleet.comparing import comparison
 from malletrain.cli.fleet.ensemble_file import read_ensemble
+from malletrain.cli.fleet.planning import comparison
 from malletrain.cli.shared.output import to_dict
 from malletrain.fleet.lifecycle import fleet_global
 from malletrain.fleet.problem import FleetProblem
 from malletrain.fleet.rates import rate_table
-from malletrain.reproduce.fleet.gap import exact_rounds
+from malletrain.reproduce.fleet.exhibits import exact_rounds
 from tests.support.shared import shared_path
 
 NAMES = (

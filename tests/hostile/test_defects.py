@@ -124,7 +124,7 @@ ELSEWHERE = {
     "dashboard/server/context.py:page": _PAGE,
     "dashboard/server/server.py:refresh": "ends the dashboard, as the groups of services end these",
     "dashboard/server/server.py:verify": "ends the dashboard, as the groups of services end these",
-    "dashboard/server/prepared_documents.py:prepared page": _PAGE,
+    "dashboard/server/documents.py:prepared page": _PAGE,
     "observer/watching.py:watching": "ends the dashboard, as the groups of services end these",
     "job_manager/effect_runner.py:notice": _BRIEF,
     "job_manager/effect_runner.py:report of failures": _BRIEF,

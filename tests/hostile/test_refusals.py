@@ -14,8 +14,8 @@ import pytest
 import structlog
 
 from malletrain.runtime.access import audit as audited
-from malletrain.runtime.access.refusals import OTHERS, RefusalKind, Refusals
-from malletrain.runtime.refusal_log import RotatedFile, keep_refusals_apart, refusal_file, refusal_logger
+from malletrain.runtime.access.audit import OTHERS, RefusalKind, Refusals
+from malletrain.runtime.logs import RotatedFile, keep_refusals_apart, refusal_file, refusal_logger
 from malletrain.v1 import profiler_pb2, profiler_pb2_grpc
 from tests.support.access import CREDENTIAL
 from tests.support.channels import plain_channel

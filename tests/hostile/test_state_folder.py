@@ -17,7 +17,7 @@ from tests.support.stranger import needs_another_account, run_as_number
 pytestmark = [needs_another_account, pytest.mark.long]
 
 CHECK = "print(state_folder_fault(Path(sys.argv[1])))"
-IMPORTS = "from pathlib import Path; from malletrain.cli.shared.trusted_settings import state_folder_fault"
+IMPORTS = "from pathlib import Path; from malletrain.cli.shared.settings import state_folder_fault"
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from malletrain.common.job_limits import JobLimits
 from malletrain.job_manager.machine.state import ManagerPolicy
 from malletrain.job_manager.machine.stimuli import ClockStepped, Progressed
 from malletrain.model.job_state import JobState
-from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.clock_steps import ClockSteps
+from malletrain.runtime.clock import ClockSteps, SystemClock
 from tests.job_manager.harness import MachineHarness, running
 from tests.job_manager.serving import serve_manager
 from tests.support.builders import job_spec

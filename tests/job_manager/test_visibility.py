@@ -12,8 +12,7 @@ from malletrain.job_manager.storage.store import StoredEvent
 from malletrain.job_manager.visibility import PUBLIC_JOB_FIELDS, PUBLIC_SPEC_FIELDS, event_visible_to, visible_to
 from malletrain.job_manager.wire import event_message, job_message
 from malletrain.model.job_state import JobState
-from malletrain.runtime.access.identity import Identity, PermissionDeniedError, Role
-from malletrain.runtime.access.ownership import owns, require_owner
+from malletrain.runtime.access.identity import Identity, PermissionDeniedError, Role, owns, require_owner
 from malletrain.v1 import resources_pb2
 from tests.job_manager.harness import running
 from tests.support.builders import job_spec

@@ -8,11 +8,9 @@ import socket
 import pytest
 
 from malletrain.runtime.access.identity import Identity, Role
-from malletrain.runtime.admission.connection_limiter import close_own, connections_to
-from malletrain.runtime.admission.counts import CallCounts, Caller, CallKind, CallLimits, known_caller
-from malletrain.runtime.admission.memory import MemoryReturn
+from malletrain.runtime.admission.connection_limiter import Connection, MemoryReturn, close_own, connections_to, surplus
+from malletrain.runtime.admission.interceptor import CallCounts, Caller, CallKind, CallLimits, known_caller
 from malletrain.runtime.admission.peers import PeerNames, endpoint_of
-from malletrain.runtime.admission.surplus import Connection, surplus
 from malletrain.runtime.errors import LimitExceededError
 
 LIMITS = CallLimits(in_all=40, per_caller=20, per_stranger=4)

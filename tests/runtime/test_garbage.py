@@ -4,7 +4,7 @@ import gc
 import weakref
 from typing import Any
 
-from malletrain.runtime.garbage import short_collections
+from malletrain.runtime.stalls import short_collections
 
 
 class Knot:

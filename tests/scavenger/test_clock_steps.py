@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.runtime.clock_steps import WatchedClock
+from malletrain.runtime.clock import WatchedClock
 from malletrain.runtime.config import Settings
 from malletrain.scavenger.machine.idle_set import IdleSet
 from malletrain.scavenger.machine.observations import Observation

@@ -15,7 +15,7 @@ import pytest
 import malletrain
 from malletrain import LocalCluster
 from malletrain.api.options import spec_of
-from malletrain.caller.searching.search_jobs import SearchJobs
+from malletrain.caller.searching.driver import SearchJobs
 from malletrain.runtime.errors import InvalidInputError
 from tests.support.waiting import wait_until
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.caller.searching.promise import MAX_FAVOUR, MIN_COMPARED, promising_weights
+from malletrain.caller.searching.decisions import MAX_FAVOUR, MIN_COMPARED, promising_weights
 
 OTHERS = {number: {1: 0.1 * number, 2: 0.2 * number} for number in range(1, 5)}
 

@@ -9,9 +9,8 @@ from dataclasses import fields
 import pytest
 
 import malletrain
-from malletrain.caller.searching.search_file import SEARCH_KEYS, in_file, read_search_file
 from malletrain.caller.searching.space import parse_space
-from malletrain.caller.searching.start import SearchRequest, _checked
+from malletrain.caller.searching.start import SEARCH_KEYS, SearchRequest, _checked, in_file, read_search_file
 from malletrain.cli.jobs.needs import parse_nodes
 from malletrain.runtime.errors import InvalidInputError
 

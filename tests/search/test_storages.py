@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.caller.searching.storages import default_file, file_system_of, open_storage, sole_driver
+from malletrain.caller.searching.start import default_file, file_system_of, open_storage, sole_driver
 from malletrain.runtime.errors import InvalidInputError, PreconditionError
 from tests.support.waiting import wait_until
 
@@ -71,7 +71,7 @@ def test_one_process_drives_a_study_until_it_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "studies.db"
     code = (
         "import sys; from pathlib import Path\n"
-        "from malletrain.caller.searching.storages import sole_driver\n"
+        "from malletrain.caller.searching.start import sole_driver\n"
         f"with sole_driver(Path({str(file)!r}), 's'):\n"
         "    print('drives', flush=True); sys.stdin.read()\n"
     )

@@ -3,10 +3,9 @@ from __future__ import annotations
 import pytest
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.selection.comparison import FIRST_MISFIT, compare_starts
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import FreeResources, MachineResources, ResourceRequest, SelectionProblem
-from malletrain.selection.select import SelectionSettings
+from malletrain.selection.select import FIRST_MISFIT, SelectionSettings, compare_starts
 
 MACHINE = MachineResources(100, 100)
 FREE = FreeResources(100, burst_buffer_gb=100)

@@ -9,11 +9,11 @@ from statistics import fmean
 import pytest
 from hypothesis import given, settings
 
+from malletrain.reproduce.bbsched.searches import generational_distance
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.selection.genetic_parameters import GeneticParameters
+from malletrain.selection.generations import GeneticParameters
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import FreeResources, MachineResources, ResourceRequest, SelectionProblem
-from malletrain.selection.quality import generational_distance
 from malletrain.selection.rule import WasteReading
 from malletrain.selection.select import (
     SelectionSettings,

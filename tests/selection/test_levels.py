@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.selection import generations, genetic, levels, search
-from malletrain.selection.genetic_parameters import GeneticParameters
+from malletrain.selection.generations import GeneticParameters
 from malletrain.selection.problem import FreeResources, MachineResources, ResourceRequest, SelectionProblem
 from malletrain.selection.select import SelectionSettings, SelectionSolver, front_of, genetic_front_of, select
 from tests.selection.problems import problems

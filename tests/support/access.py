@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from malletrain.runtime.access.checking import TokenChecker
 from malletrain.runtime.access.credentials import Credential, FixedToken, ServiceCredential
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.access.installation import Installation
-from malletrain.runtime.access.interceptor import AccessInterceptor
+from malletrain.runtime.access.interceptor import AccessInterceptor, TokenChecker
 from malletrain.runtime.access.revocation import RevocationFile
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.clock import SystemClock

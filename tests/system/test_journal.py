@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.journaling.running import record
-from malletrain.cli.journal.live import read_live
-from malletrain.cli.journal.reading import read_journal
+from malletrain.cli.journal.reading import read_journal, read_live
 from malletrain.cli.shared.settings import load
 from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.simulator.journal.conversion import journal_input

@@ -16,11 +16,10 @@ import pytest
 
 from malletrain.allocator.utilization.definition import IN_WORDS, MinuteUse, Utilization, last_hour, utilization_of
 from malletrain.allocator.utilization.store import UtilizationStore
-from malletrain.cli.journal.live import minute_of
-from malletrain.cli.journal.reading import read_journal
+from malletrain.cli.journal.reading import minute_of, read_journal
 from malletrain.cli.shared.settings import load
 from malletrain.runtime.database.migrating import open_database
-from malletrain.simulator.journal.what_if import what_if
+from malletrain.simulator.journal.conversion import what_if
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.v1 import allocator_pb2
 from tests.dashboard.browsing import running_dashboard

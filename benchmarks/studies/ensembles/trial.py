@@ -21,7 +21,7 @@ import psutil
 from benchmarks.studies.ensembles.networks import NODES, SIZE, TRAINER, Network, ensemble_file
 from benchmarks.studies.ensembles.results import EnsembleRun, MemberResult, positions_apart
 from malletrain.cli.demo.setup import free_ports
-from malletrain.cli.jobs.fleet_jobs import members_of
+from malletrain.cli.jobs.naming import members_of
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
 from malletrain.runtime.messages import FINAL_JOB_STATES
 from malletrain.v1 import allocator_pb2, fleet_pb2, resources_pb2

@@ -16,9 +16,8 @@ from pathlib import Path
 import grpc
 
 from benchmarks.studies.nas_trial.workload import BATCH_PER_WORKER, NODES, TRACE_SECONDS, NasTraining, idle_trace
-from malletrain.cli.demo.history import idle_intervals, node_seconds, training_intervals
 from malletrain.cli.demo.job_processes import find_job_processes
-from malletrain.cli.demo.recorder import RunRecorder
+from malletrain.cli.demo.recorder import RunRecorder, idle_intervals, node_seconds, training_intervals
 from malletrain.cli.jobs.jobs import all_jobs
 from malletrain.cli.shared.output import state_name
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs

@@ -20,7 +20,7 @@ from malletrain.common.activity import ActivityWatch, IdleReport
 from malletrain.common.connections import cut_remote
 from malletrain.common.gpu_use import gpu_is_busy
 from malletrain.common.job_folder import DELIVERY_SECONDS, LAST_DELIVERY_SECONDS
-from malletrain.common.log_times_writer import LogTimesWriter
+from malletrain.common.log_times import LogTimesWriter
 from malletrain.common.oom_kills import OomKills, may_be_for_memory
 from malletrain.common.standby.processes import WorkerForks
 from malletrain.common.worker_process import WorkerProcess, kill_workers

@@ -9,8 +9,20 @@ what makes no sense is passed over, and a time is only as true as the job lets i
 
 from __future__ import annotations
 
+import os
+import stat
+import threading
+import time
 from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+
+from malletrain.common.accounts import Account, acting_as
+from malletrain.common.files import open_log, open_plain, write_atomically
+from malletrain.common.job_folder import LOG_SUFFIX, log_times_path
+from malletrain.common.tasks import start_thread
 
 MAX_ENTRIES = 4096
 """In a file; older ones are thinned."""
@@ -120,3 +132,179 @@ def read_times(content: bytes, most: int = MAX_ENTRIES) -> LogTimes:
 
 def _is_number(text: bytes) -> bool:
     return len(text) <= _MAX_DIGITS and text.isdigit()
+
+
+LOOK_SECONDS = 1.0
+MAX_LOGS = 256
+"""That one writer looks at; of more, those that were begun last."""
+MAX_BYTES_PER_LOOK = 4 * MAX_FILE_BYTES
+"""Of what earlier writers left, about, of all logs together: a job can plant it, and it is read outside its cgroup."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a log: which file it is, as device and number, and its times."""
+
+    file: tuple[int, int]
+    times: LogTimes
+
+
+class LogTimesWriter:
+    """Looks at logs about once a second. `watch` and `close` may be called from any thread."""
+
+    def __init__(
+        self,
+        warn: Callable[[str], object],
+        account: Account | None = None,
+        now: Callable[[], float] = time.time,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        """Begin without a log, and without a thread.
+
+        Args:
+            warn: Told once for each log whose times can't be written.
+            account: Whose the logs are; None: this process's own.
+            now: The time, in seconds since the epoch.
+            look_seconds: Between two looks.
+        """
+        self._warn = warn
+        self._account = account
+        self._now = now
+        self._look_seconds = look_seconds
+        self._lock = threading.Lock()
+        self._logs: OrderedDict[Path, _Known | None] = OrderedDict()
+        self._warned: set[Path] = set()
+        self._ending: set[Path] = set()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, *logs: Path) -> None:
+        """Look at logs from now on, whether they are there yet or not; only at those whose names end with `.log`."""
+        with self._lock:
+            for log in logs:
+                if log.suffix != LOG_SUFFIX:
+                    continue  # the file beside it could be itself
+                self._ending.discard(log)
+                self._logs.setdefault(log)
+                self._logs.move_to_end(log)
+            while len(self._logs) > MAX_LOGS:
+                self._drop(next(iter(self._logs)))
+            if self._thread is None:
+                self._thread = start_thread(self._run, "times of logs")
+
+    def forget(self, log: Path) -> None:
+        """Look at a log once more, and then not again, unless it is to be watched again before."""
+        with self._lock:
+            if log in self._logs:
+                self._ending.add(log)
+
+    def close(self, seconds: float = 0.0) -> None:
+        """Look once more, and end.
+
+        Args:
+            seconds: How long to wait for that.
+        """
+        self._closing.set()
+        if self._thread is not None and seconds > 0:
+            self._thread.join(seconds)
+
+    def look(self) -> None:
+        """Look at all logs now; for the thread."""
+        with self._lock:
+            logs = [(log, known, log in self._ending) for log, known in self._logs.items()]
+        left = MAX_BYTES_PER_LOOK
+        for log, known, ends in logs:
+            if known is None and left <= 0:
+                continue  # its turn comes with the next looks
+            seen, error = known, None
+            try:
+                with acting_as(self._account):
+                    seen, error, read = self._look_at(log, known)
+                left -= read
+            except OSError as raised:
+                error = raised
+            with self._lock:
+                if log in self._logs:
+                    self._logs[log] = seen
+                told = error is None or isinstance(error, FileNotFoundError) or log in self._warned
+                if not told:
+                    self._warned.add(log)
+                if ends and log in self._ending:
+                    self._drop(log)
+            if not told:
+                self._warn(f"when {log.name!r} was written is not kept: {error}")
+
+    def _drop(self, log: Path) -> None:
+        del self._logs[log]
+        self._ending.discard(log)
+        self._warned.discard(log)
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._look_seconds):
+            self.look()
+        self.look()
+
+    def _look_at(self, log: Path, known: _Known | None) -> tuple[_Known | None, OSError | None, int]:
+        """What is known of a log now, why its times could not be read or written, and how many bytes were read.
+
+        What could not be written is known all the same: nothing is read or made again at each look.
+
+        Raises:
+            OSError: there is no such log.
+        """
+        found = log.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            return None, None, 0
+        file, path = (found.st_dev, found.st_ino), log_times_path(log)
+        error: OSError | None = None
+        read = 0
+        if known is None:
+            try:
+                before, read = _stored(path)
+            except OSError as raised:
+                before, error = LogTimes(), raised
+        elif known.file == file:
+            before = known.times
+        else:
+            before = LogTimes()  # the job has put another in its place
+        after = before.seen(found.st_size, int(self._now() * 1000))
+        if after is before:
+            same = known is not None and known.file == file
+            return known if same else _Known(file, after), error, read
+        grown = bool(before.sizes) and len(after.sizes) == len(before.sizes) + 1
+        whole = not grown or len(after.sizes) > MAX_ENTRIES
+        if len(after.sizes) > MAX_ENTRIES:
+            after = after.thinned()
+        if error is None:
+            error = _write(path, after, whole)
+        return _Known(file, after), error, read
+
+
+def _write(path: Path, times: LogTimes, whole: bool) -> OSError | None:
+    """Write all times, or add the last; returns why that can't be done."""
+    try:
+        if whole:
+            write_atomically(path, times.text(), mode=0o600, sync=False)
+        else:
+            _append(path, entry_text(times.size, times.last_ms))
+    except OSError as error:
+        return error
+    return None
+
+
+def _stored(path: Path) -> tuple[LogTimes, int]:
+    """What an earlier writer left, and how many bytes it is."""
+    try:
+        with open_plain(path) as file:
+            content = file.read(MAX_FILE_BYTES)
+    except FileNotFoundError:
+        return LogTimes(), 0
+    return read_times(content), len(content)
+
+
+def _append(path: Path, text: str) -> None:
+    with open_log(path) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE_BYTES:
+            raise OSError(f"{path.name!r} is not the file that was written")
+        file.write(text.encode())

@@ -42,8 +42,7 @@ from malletrain.job_manager.storage.change_writer import ChangeWriter
 from malletrain.job_manager.storage.store import JobStore
 from malletrain.job_manager.telemetry.change_spans import ChangeSpans
 from malletrain.job_manager.telemetry.metrics import JobManagerMetrics
-from malletrain.runtime.clock import Clock
-from malletrain.runtime.clock_steps import WatchedClock
+from malletrain.runtime.clock import Clock, WatchedClock
 from malletrain.runtime.database.errors import CommitUnknownError, DatabaseUnavailableError
 from malletrain.runtime.errors import UnavailableError
 from malletrain.runtime.hub import Hub

@@ -49,9 +49,8 @@ from malletrain.job_manager.usage_answers import UsageAnswers
 from malletrain.job_manager.visibility import event_visible_to, for_service, visible_to
 from malletrain.model.job_state import JobState
 from malletrain.runtime.access.certificate_renewal import CertificateRenewal
-from malletrain.runtime.access.identity import Role, current_caller
+from malletrain.runtime.access.identity import Role, current_caller, require_owner
 from malletrain.runtime.access.installation import Installation, own_user
-from malletrain.runtime.access.ownership import require_owner
 from malletrain.runtime.access.pki import issue_to_fleet, issue_to_job
 from malletrain.runtime.access.service import AccessService
 from malletrain.runtime.clock import Clock

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.descriptor import Descriptor
 
-from malletrain.runtime.access.identity import Identity, PermissionDeniedError, Role
-from malletrain.runtime.access.ownership import owns
+from malletrain.runtime.access.identity import Identity, PermissionDeniedError, Role, owns
 from malletrain.runtime.errors import quoted
 from malletrain.v1 import job_manager_pb2, resources_pb2
 

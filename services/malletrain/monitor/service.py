@@ -58,8 +58,7 @@ from malletrain.monitor.wire import (
 )
 from malletrain.runtime.access.certificate_renewal import CertificateRenewal
 from malletrain.runtime.access.credentials import ServiceCredential
-from malletrain.runtime.access.identity import Identity, current_caller, require_job
-from malletrain.runtime.access.ownership import require_owner
+from malletrain.runtime.access.identity import Identity, current_caller, require_job, require_owner
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.migrating import open_database

@@ -31,8 +31,7 @@ from malletrain.profiler.metrics import ProfilerMetrics, ProfilerSnapshot
 from malletrain.profiler.settings import ProfilerSettings
 from malletrain.profiler.store import ProfilerStore, RowChanges
 from malletrain.runtime.access.credentials import ServiceCredential
-from malletrain.runtime.access.identity import current_caller
-from malletrain.runtime.access.ownership import owns, require_owner
+from malletrain.runtime.access.identity import current_caller, owns, require_owner
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.migrating import open_database

@@ -1,13 +1,21 @@
-"""Exhibits: the reproduced figures and tables, with our numbers beside the published ones."""
+"""Exhibits: the reproduced figures and tables beside the published numbers, and the files in which they are written."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from markupsafe import Markup
+
+from malletrain.common.files import write_atomically
+from malletrain.simulator.replay.options import ReplayOptions
+from malletrain.simulator.report.page import as_markup, render
 from malletrain.simulator.report.plots import Chart
+from malletrain.simulator.report.wording import NONE
 
 Cell = str | float | int | None
 
@@ -51,3 +59,70 @@ def rounded(rows: Sequence[Sequence[Cell]], digits: int = 4) -> tuple[tuple[Cell
 
 def _rounded(cell: Cell, digits: int) -> Cell:
     return float(f"{cell:.{digits}g}") if isinstance(cell, float) else cell
+
+
+PAGE = "report.html"
+_MAX_ROWS = 40
+
+
+@dataclass(frozen=True)
+class PageExhibit:
+    """An exhibit on the page.
+
+    Attributes:
+        exhibit: The exhibit.
+        drawing: Its chart; None: the page links to the file, if there is one.
+        rows: Its numbers in words; empty if there are too many for the page.
+    """
+
+    exhibit: Exhibit
+    drawing: Markup | None
+    rows: tuple[tuple[str, ...], ...]
+
+
+def write_report(
+    exhibits: Sequence[Exhibit],
+    options: ReplayOptions,
+    sources: Sequence[str],
+    folder: Path,
+    template: str = "reproduce.html",
+) -> list[Path]:
+    """Write all files into an existing folder.
+
+    Args:
+        exhibits: Exhibits in the order of the paper.
+        options: Options that all replays share.
+        sources: Names of trace and job sets, for the page.
+        folder: The folder.
+        template: Template of the page.
+
+    Raises:
+        OSError: a file can't be written.
+    """
+    written, shown = [folder / PAGE], []
+    for exhibit in exhibits:
+        table = folder / f"{exhibit.name}.csv"
+        table.write_text(exhibit.csv(), encoding="utf-8")
+        written.append(table)
+        drawing = None
+        if exhibit.figure is not None:
+            (folder / f"{exhibit.name}.png").write_bytes(exhibit.figure.png())
+            written.append(folder / f"{exhibit.name}.png")
+            drawing = None if exhibit.measured else as_markup(exhibit.figure)
+        short = len(exhibit.rows) <= _MAX_ROWS and not exhibit.measured
+        rows = tuple(tuple(cell_text(cell) for cell in row) for row in exhibit.rows) if short else ()
+        shown.append(PageExhibit(exhibit, drawing, rows))
+    page = render(template, shown=shown, options=options, sources=sources)
+    write_atomically(folder / PAGE, page)
+    return written
+
+
+def cell_text(cell: Cell) -> str:
+    """A number of a table for people: with separators of thousands, and no more digits than count."""
+    if isinstance(cell, str):
+        return cell
+    if cell is None or not math.isfinite(cell):
+        return NONE
+    if isinstance(cell, int) or abs(cell) >= 1000 or cell == round(cell):
+        return f"{cell:,.0f}"
+    return "< 0.0001" if 0 < abs(cell) < 1e-4 else f"{cell:.4g}"

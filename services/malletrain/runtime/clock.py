@@ -1,8 +1,9 @@
-"""Clocks, which are passed in: services use the system's, tests and simulations their own."""
+"""Clocks, which are passed in, and steps of the wall clock, which are noticed by the monotonic clock."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -51,3 +52,51 @@ class ManualClock:
         if seconds < 0:
             raise ValueError(f"seconds: expected at least 0, got {seconds}")
         self._now += seconds
+
+
+_MIN_SECONDS = 1.0
+"""Smaller steps are left to add up."""
+
+
+class ClockSteps:
+    """Notices that the wall clock was set."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset = clock.time() - clock.monotonic()
+
+    def take(self) -> float:
+        """By how many seconds the wall clock was set since the last step that was taken; 0 if it was not."""
+        offset = self._clock.time() - self._clock.monotonic()
+        step = offset - self._offset
+        if abs(step) < _MIN_SECONDS:
+            return 0.0
+        self._offset = offset
+        return step
+
+
+class WatchedClock:
+    """A clock that says when the wall clock was set, before anybody is told the new time.
+
+    What is kept in seconds since the epoch can so be moved with the clock, and lasts as long as it should.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._steps = ClockSteps(clock)
+        self._followers: list[Callable[[float], None]] = []
+
+    def follow(self, on_step: Callable[[float], None]) -> None:
+        """From now on, call this with the seconds by which the clock was set; below 0 where it was set back."""
+        self._followers.append(on_step)
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        if step := self._steps.take():
+            for on_step in self._followers:
+                on_step(step)
+        return self._clock.time()
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary start; never goes back."""
+        return self._clock.monotonic()

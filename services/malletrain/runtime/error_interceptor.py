@@ -12,8 +12,8 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from malletrain.runtime.access.audit import RefusalKind, Refusals
 from malletrain.runtime.access.identity import PermissionDeniedError, UnauthenticatedError, current_caller
-from malletrain.runtime.access.refusals import RefusalKind, Refusals
 from malletrain.runtime.errors import (
     InvalidInputError,
     LimitExceededError,
@@ -24,8 +24,8 @@ from malletrain.runtime.errors import (
     StalePlanError,
     UnavailableError,
 )
+from malletrain.runtime.logs import refusal_logger
 from malletrain.runtime.method_handlers import Handler, behaviour_of, with_behaviour
-from malletrain.runtime.refusal_log import refusal_logger
 
 _CODES: tuple[tuple[type[MalleTrainError], grpc.StatusCode], ...] = (
     (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),

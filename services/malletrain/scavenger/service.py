@@ -16,8 +16,7 @@ from malletrain.model.topology import TopologyPreference
 from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.access.identity import Role, current_caller
 from malletrain.runtime.channel import open_channel
-from malletrain.runtime.clock import Clock
-from malletrain.runtime.clock_steps import WatchedClock
+from malletrain.runtime.clock import Clock, WatchedClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder

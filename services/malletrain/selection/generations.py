@@ -1,4 +1,4 @@
-"""The genetic algorithm over arrays, for where Numba is not: all children of a generation at once.
+"""The genetic algorithm of Fan et al. (HPDC 2019, §3.2): its parameters, and over arrays where Numba is not.
 
 SplitMix64 numbers its draws, and a generation takes as many whatever becomes of its children. So it finds what
 `genetic` finds, to the bit.
@@ -6,11 +6,50 @@ SplitMix64 numbers its draws, and a generation takes as many whatever becomes of
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.runtime.errors import InvalidInputError
 from malletrain.selection.arrays import Ints
 from malletrain.selection.levels import Flags, fitting, flags_of, uses_of
+
+_MAX_POPULATION = 10_000
+_MAX_GENERATIONS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class GeneticParameters:
+    """Parameters of the genetic algorithm.
+
+    Attributes:
+        population: Chromosomes, at least 2.
+        generations: Generations, at least 0.
+        mutation: Probability that a gene of a child flips, 0 to 1.
+        seed: Seed of the random numbers, at least 0.
+
+    Raises:
+        InvalidInputError: a parameter is out of its range.
+    """
+
+    population: int = 20
+    generations: int = 500
+    mutation: float = 0.0005
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field, least, most in (
+            ("population", 2, _MAX_POPULATION),
+            ("generations", 0, _MAX_GENERATIONS),
+            ("seed", 0, 2**63 - 1),
+        ):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise InvalidInputError(field, f"a whole number from {least} to {most}", value)
+        if not 0 <= self.mutation <= 1:
+            raise InvalidInputError("mutation", "a probability from 0 to 1", self.mutation)
+
 
 _BLOCK = 64
 _COMPARED = 4_000_000

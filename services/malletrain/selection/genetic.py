@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from malletrain.runtime.jit import jit
 from malletrain.selection import generations as array_generations
 from malletrain.selection.arrays import Ints, ProblemArrays
-from malletrain.selection.genetic_parameters import GeneticParameters
+from malletrain.selection.generations import GeneticParameters
 from malletrain.selection.search import add, fits
 
 Words = NDArray[np.uint64]

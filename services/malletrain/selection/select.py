@@ -1,4 +1,4 @@
-"""One decision: which jobs of the window a method starts.
+"""One decision: which jobs of the window a method starts; several methods at one instant, side by side.
 
 What is compiled is imported when it is first used: Numba takes a second to import and a hundred MiB of memory, which
 the services and most verbs of the command can do without.
@@ -13,10 +13,10 @@ from fractions import Fraction
 import numpy as np
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.selection.arrays import Ints, ProblemArrays, arrays_of
-from malletrain.selection.genetic_parameters import GeneticParameters
+from malletrain.selection.arrays import Ints, ProblemArrays, arrays_of, share_units
+from malletrain.selection.generations import GeneticParameters
 from malletrain.selection.methods import ObjectiveWeights, SelectionMethod, check_method, weights_of
-from malletrain.selection.problem import Objectives, SelectionProblem
+from malletrain.selection.problem import Objectives, SelectionProblem, objectives_of
 from malletrain.selection.rule import (
     WasteReading,
     check_trade_off,
@@ -25,6 +25,51 @@ from malletrain.selection.rule import (
     gain_weights,
     score_weights,
 )
+from malletrain.selection.search import add, fits
+
+
+def in_order(problem: SelectionProblem) -> tuple[int, ...]:
+    """The jobs that fit beside those before them."""
+    arrays, used, chosen = arrays_of(problem), np.zeros(7, dtype=np.int64), list[int]()
+    for index in range(len(problem.jobs)):
+        if fits(arrays.jobs, arrays.limits, used, index):
+            add(arrays.jobs, used, index, 1)
+            chosen.append(index)
+    return tuple(chosen)
+
+
+def pack(problem: SelectionProblem) -> tuple[int, ...]:
+    """The jobs that bin packing starts, in the order of the window.
+
+    The alignment of a job is the dot product of what it asks for and what is free, both as shares of the machine. Of
+    equal jobs the first is taken.
+    """
+    arrays, machine = arrays_of(problem), problem.machine
+    units = share_units(machine)
+    used = np.zeros(7, dtype=np.int64)
+    waiting, chosen = list(range(len(problem.jobs))), list[int]()
+    while True:
+        waiting = [index for index in waiting if fits(arrays.jobs, arrays.limits, used, index)]
+        if not waiting:
+            return tuple(sorted(chosen))
+        small, large, burst_buffer = (int(amount) for amount in used[:3])
+        spill = max(0, small - problem.free.small)
+        free_small = problem.free.small - small + spill
+        free_large = problem.free.large - large - spill
+        free_ssd = free_small * machine.small_ssd_gb + free_large * machine.large_ssd_gb
+        free = (free_small + free_large, problem.free.burst_buffer_gb - burst_buffer, free_ssd)
+        # Python's whole numbers have no limit: products of two shares in 64 bits would overflow.
+        weights = [unit * unit * amount for unit, amount in zip(units, free, strict=True)]
+
+        def alignment(index: int, weights: list[int] = weights) -> int:
+            job = problem.jobs[index]
+            return weights[0] * job.nodes + weights[1] * job.burst_buffer_gb + weights[2] * job.nodes * job.ssd_gb
+
+        best = max(waiting, key=alignment)
+        add(arrays.jobs, used, best, 1)
+        waiting.remove(best)
+        chosen.append(best)
+
 
 _UNBOUNDED = 2**61
 _NO_WEIGHTS = ObjectiveWeights((0, 0, 0, 0))
@@ -104,7 +149,7 @@ def select(problem: SelectionProblem, settings: SelectionSettings) -> SelectionA
         InvalidInputError: the method does not suit the machine, the factor is out of its range, or an exact search was
             asked for and visited more than `most_visits` selections.
     """
-    from malletrain.selection.packing import in_order, pack
+    from malletrain.selection.select import in_order, pack
 
     check_method(settings.method, problem.machine)
     if settings.method is SelectionMethod.BIN_PACKING:
@@ -262,3 +307,43 @@ def _point(arrays: ProblemArrays, chosen: Ints) -> Ints:
 
 def _positions(chosen: Ints) -> tuple[int, ...]:
     return tuple(np.flatnonzero(chosen).tolist())
+
+
+FIRST_MISFIT = "until-first-misfit"
+"""Name of the way that starts jobs in order until one does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartChoice:
+    """Which jobs of the window one way starts.
+
+    Attributes:
+        name: Name of the method, or FIRST_MISFIT.
+        chosen: Positions in the window, ascending.
+        uses: What they use.
+        genetic: Whether the genetic algorithm answered.
+    """
+
+    name: str
+    chosen: tuple[int, ...]
+    uses: Objectives
+    genetic: bool = False
+
+
+def compare_starts(problem: SelectionProblem, settings: SelectionSettings) -> tuple[StartChoice, ...]:
+    """The jobs that start until the first does not fit, in order within the window, and by a method.
+
+    Raises:
+        InvalidInputError: the method does not suit the machine, or its factor is out of its range.
+    """
+    from malletrain.selection.select import in_order
+
+    check_method(settings.method, problem.machine)
+    ordered = in_order(problem) if problem.jobs else ()
+    # In order, the first that is missing is the first that did not fit.
+    until = tuple(index for position, index in enumerate(ordered) if index == position)
+    asked = select(problem, settings) if problem.jobs else None
+    ways = [(FIRST_MISFIT, until, False), (SelectionMethod.IN_ORDER.value, ordered, False)]
+    if settings.method is not SelectionMethod.IN_ORDER:
+        ways.append((settings.method.value, asked.chosen if asked else (), bool(asked and asked.genetic)))
+    return tuple(StartChoice(name, chosen, objectives_of(problem, chosen), genetic) for name, chosen, genetic in ways)

@@ -22,9 +22,8 @@ from malletrain.job_manager.storage.change import Change
 from malletrain.job_manager.storage.store import JobStore
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.backup import restoring
-from malletrain.runtime.backup.manifest import Manifest
 from malletrain.runtime.backup.restoring import finish_restore, restore_backup, unpack
-from malletrain.runtime.backup.writing import write_backup
+from malletrain.runtime.backup.writing import Manifest, write_backup
 from malletrain.runtime.clock import ManualClock, SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.engine import open_engine

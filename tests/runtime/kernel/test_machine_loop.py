@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from malletrain.runtime.clock_steps import WatchedClock
+from malletrain.runtime.clock import WatchedClock
 from malletrain.runtime.database.errors import CommitUnknownError, DatabaseUnavailableError
 from malletrain.runtime.errors import NotFoundError
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder

@@ -15,9 +15,8 @@ from typer.testing import CliRunner, Result
 from malletrain.cli.simulate.batch import batch
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.trace_files import read_trace
-from malletrain.simulator.batch.files import node_list
 from malletrain.simulator.batch.idle import idle_trace_of
-from malletrain.simulator.batch.schedule import node_names
+from malletrain.simulator.batch.schedule import node_list, node_names
 from tests.simulator.batch.test_policies import CASE
 from tests.simulator.batch.workloads import lublin_like, swf_line, swf_text
 

@@ -12,8 +12,8 @@ from malletrain.cli.simulate.batch import batch
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.selection.problem import MachineResources
 from malletrain.simulator.batch.darshan import MovedData, parse_darshan, read_darshan, with_requests
-from malletrain.simulator.batch.job_table import read_jobs
 from malletrain.simulator.batch.workload import BatchJob, BatchWorkload
+from malletrain.simulator.batch.workload_files import read_jobs
 
 app = typer.Typer()
 app.command()(batch)

@@ -11,17 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.selection.adaptive import AdaptiveTradeOff
 from malletrain.selection.problem import MachineResources
+from malletrain.selection.rule import AdaptiveTradeOff
 from malletrain.selection.select import SelectionSettings
 from malletrain.simulator.batch.engine import simulate
-from malletrain.simulator.batch.job_table import read_jobs, write_jobs
-from malletrain.simulator.batch.policies import policy_named
+from malletrain.simulator.batch.policies import WindowSettings, policy_named
 from malletrain.simulator.batch.running import check_settings, schedule_of
 from malletrain.simulator.batch.schedule import Schedule
-from malletrain.simulator.batch.selecting import WindowSettings
 from malletrain.simulator.batch.swf import FIELDS, parse_log
 from malletrain.simulator.batch.workload import BatchJob, BatchWorkload, workload_of
+from malletrain.simulator.batch.workload_files import read_jobs, write_jobs
 from tests.simulator.batch.windows import large_workload, resource_workloads
 
 WINDOW = WindowSettings(SelectionSettings())

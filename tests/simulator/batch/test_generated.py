@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malletrain.reproduce.bbsched.trials import BatchTrial, run_trial
-from malletrain.simulator.batch.generated import PROFILES, generate, original_requests
-from malletrain.simulator.batch.recipes import WorkloadRecipe, derive
+from malletrain.simulator.batch.generated import PROFILES, WorkloadRecipe, derive, generate, original_requests
 
 CORI, THETA = PROFILES["cori"], PROFILES["theta"]
 TB = 1000

@@ -10,16 +10,13 @@ import pytest
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.trace_files import read_trace
 from malletrain.selection.problem import MachineResources
-from malletrain.simulator.batch.idle_causes import IdleCauses
-from malletrain.simulator.batch.job_table import read_jobs, write_jobs
-from malletrain.simulator.batch.kiviat import kiviat_area
+from malletrain.simulator.batch.generated import WorkloadRecipe, derive
 from malletrain.simulator.batch.machine import MachineSpec, parse_ssd
 from malletrain.simulator.batch.policies import policy_named
-from malletrain.simulator.batch.recipes import WorkloadRecipe, derive
 from malletrain.simulator.batch.running import schedule_of
-from malletrain.simulator.batch.usage import usage_of
+from malletrain.simulator.batch.usage import IdleCauses, kiviat_area, usage_of
 from malletrain.simulator.batch.workload import BatchJob, BatchWorkload
-from malletrain.simulator.batch.workload_files import read_any_workload
+from malletrain.simulator.batch.workload_files import read_any_workload, read_jobs, write_jobs
 from tests.simulator.batch.test_command import run, write_log
 from tests.simulator.batch.windows import large_workload
 from tests.simulator.batch.workloads import lublin_like, swf_line, swf_text

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from malletrain.cli.simulate.batch import batch
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.batch.machine import MachineSpec
-from malletrain.simulator.batch.slurm_jobs import is_slurm, read_slurm_workload
-from malletrain.simulator.batch.workload_files import read_any_workload
+from malletrain.simulator.batch.workload_files import is_slurm, read_any_workload, read_slurm_workload
 
 HEADER = "JobIDRaw|JobName|Submit|Start|End|Elapsed|Timelimit|NodeList|State|AllocTRES\n"
 ROWS = """\

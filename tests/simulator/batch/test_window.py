@@ -17,10 +17,9 @@ from malletrain.selection.rule import WasteReading
 from malletrain.selection.select import SelectionSettings, SelectionSolver
 from malletrain.simulator.batch.engine import Overrun, simulate
 from malletrain.simulator.batch.machine import MachineSpec
-from malletrain.simulator.batch.policies import policy_named
+from malletrain.simulator.batch.policies import ReservedKinds, Starved, WindowSettings, policy_named
 from malletrain.simulator.batch.running import machine_with, method_run, schedule_of
 from malletrain.simulator.batch.schedule import Schedule
-from malletrain.simulator.batch.selecting import ReservedKinds, Starved, WindowSettings
 from malletrain.simulator.batch.window_engine import simulate_window
 from malletrain.simulator.batch.workload import BatchWorkload
 from malletrain.simulator.batch.workload_files import read_any_workload

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from malletrain.fleet.lower_bound import lower_bound
 from malletrain.fleet.problem import EnsembleModel, FleetProblem, Pace
 from malletrain.fleet.rates import rate_table
-from malletrain.reproduce.fleet.trace import by_allocator, most_idle
-from malletrain.simulator.fleet.dividing import (
+from malletrain.reproduce.fleet.exhibits import by_allocator, most_idle
+from malletrain.simulator.fleet.idle_nodes import (
     STALL_S,
     ByRemainingWork,
     Division,
@@ -19,8 +19,8 @@ from malletrain.simulator.fleet.dividing import (
     GpuDivider,
     InFlotillas,
     OneEach,
+    train_on_idle_nodes,
 )
-from malletrain.simulator.fleet.idle_nodes import train_on_idle_nodes
 from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.node_events import NodeEvent
 

@@ -18,10 +18,9 @@ from malletrain.model.job_state import JobState
 from malletrain.model.job_terms import JobTerms
 from malletrain.model.scaling import ScalingPoint
 from malletrain.monitor.machine.stalls import MeasuredRescale
-from malletrain.simulator.journal.conversion import journal_input
+from malletrain.simulator.journal.conversion import journal_input, what_if
 from malletrain.simulator.journal.record import Journal, MeasuredJob, RecordedJob
 from malletrain.simulator.journal.utilization import by_minute, minutes_by_records, recorded_minutes, replayed_minutes
-from malletrain.simulator.journal.what_if import what_if
 from malletrain.simulator.replay.evaluation import Scenario, evaluate
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.options import ReplayOptions

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.simulator.journal.conversion import what_if
 from malletrain.simulator.journal.decided import decided_progress, decided_samples, recorded_progress
 from malletrain.simulator.journal.record import Journal
-from malletrain.simulator.journal.what_if import what_if
 from malletrain.simulator.replay.options import ReplayOptions
 from tests.simulator.journal.recorded import measured, recorded_job, rescaled, started
 

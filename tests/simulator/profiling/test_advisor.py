@@ -8,8 +8,7 @@ import pytest
 from malletrain.model.scaling import ScalingPoint
 from malletrain.profiler.machine.options import ProfilingMode
 from malletrain.reproduce.malletrain.exhibits import order_cost, order_exhibit
-from malletrain.reproduce.malletrain.systems import System, Trial, score
-from malletrain.reproduce.malletrain.workloads import Mix, WorkloadKind
+from malletrain.reproduce.malletrain.systems import Mix, System, Trial, WorkloadKind, score
 from malletrain.simulator.profiling.advisor import LearningOptions, ProfilingAdvisor
 from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.fast_engine import run_replay

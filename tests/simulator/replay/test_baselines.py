@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from malletrain.allocator.problem.allocation_problem import ObjectiveMetric
-from malletrain.simulator.replay.baselines import free_options, static_outcome, static_rate
+from malletrain.simulator.replay.evaluation import free_options, static_outcome, static_rate
 from malletrain.simulator.replay.options import Accounting, ReplayOptions, ReplayPolicy
 from tests.simulator.replay.builders import trainer
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from malletrain.job_manager.machine.admission import AdmissionRule
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace
-from malletrain.simulator.replay.burst_buffer_figures import burst_buffer_figures
-from malletrain.simulator.replay.evaluation import Scenario, evaluate
+from malletrain.simulator.replay.evaluation import Scenario, burst_buffer_figures, evaluate
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.options import ReplayEngine, ReplayOptions
 from malletrain.simulator.replay.records import ReplayResult

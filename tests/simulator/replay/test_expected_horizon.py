@@ -12,8 +12,7 @@ from malletrain.allocator.problem.forward_time import ForwardPolicy
 from malletrain.scavenger.generate import generate
 from malletrain.scavenger.idle_trace import window
 from malletrain.scavenger.trace_files import read_trace
-from malletrain.simulator.replay.baselines import outcome_of, static_outcome
-from malletrain.simulator.replay.evaluation import Scenario
+from malletrain.simulator.replay.evaluation import Scenario, outcome_of, static_outcome
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.presets import preset_jobs

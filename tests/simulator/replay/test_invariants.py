@@ -14,8 +14,7 @@ from malletrain.allocator.problem.allocation_problem import CostModel
 from malletrain.allocator.solvers.placement import Rank, rearrange
 from malletrain.scavenger.idle_trace import Trace
 from malletrain.simulator.replay import fast_engine
-from malletrain.simulator.replay.baselines import free_options, outcome_of, static_outcome
-from malletrain.simulator.replay.evaluation import Scenario
+from malletrain.simulator.replay.evaluation import Scenario, free_options, outcome_of, static_outcome
 from malletrain.simulator.replay.node_events import node_events, resource_integral
 from malletrain.simulator.replay.options import Accounting, ReplayOptions, ReplayPolicy
 from tests.simulator.replay.builders import STAYS, Case, cases, idle, idle_traces, trainer

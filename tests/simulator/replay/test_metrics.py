@@ -7,8 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from malletrain.simulator.replay.metrics import (
+from malletrain.simulator.replay.records import (
     Baselines,
+    Columns,
+    Decision,
+    Decisions,
+    JobRecord,
+    ReplayResult,
     cumulative_samples,
     mean_runtime_hours,
     measure,
@@ -17,7 +22,6 @@ from malletrain.simulator.replay.metrics import (
     returns,
     sums_between,
 )
-from malletrain.simulator.replay.records import Columns, Decision, Decisions, JobRecord, ReplayResult
 
 
 def columns(*rows: dict[str, Any]) -> Columns:

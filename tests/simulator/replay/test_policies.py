@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from malletrain.allocator.problem.allocation_problem import CostModel
+from malletrain.simulator.replay.fast_engine import equal_counts, fixed_counts
 from malletrain.simulator.replay.options import Accounting, ReplayOptions
-from malletrain.simulator.replay.policies import equal_counts, fixed_counts
 from tests.simulator.replay.builders import STAYS, Case, idle, trainer
 
 

@@ -10,12 +10,11 @@ import pytest
 from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
 from malletrain.scavenger.idle_trace import window
 from malletrain.scavenger.trace_files import read_trace
-from malletrain.simulator.replay.baselines import free_options, outcome_of, static_outcome
-from malletrain.simulator.replay.evaluation import Scenario
+from malletrain.simulator.replay.evaluation import Scenario, free_options, outcome_of, static_outcome
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.job_set import ReplayJob, read_job_set
-from malletrain.simulator.replay.metrics import Baselines, Metrics, mean_runtime_hours, measure
 from malletrain.simulator.replay.options import Accounting, ReplayOptions, ReplayPolicy
+from malletrain.simulator.replay.records import Baselines, Metrics, mean_runtime_hours, measure
 from tests.support.shared import shared_path
 
 WEEK_S = 168 * 3600.0

@@ -10,8 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from malletrain.simulator.replay.arrivals import Arrivals
-from malletrain.simulator.replay.baselines import free_options, outcome_of, static_outcome
-from malletrain.simulator.replay.evaluation import Evaluation, Scenario, evaluate
+from malletrain.simulator.replay.evaluation import (
+    Evaluation,
+    Scenario,
+    evaluate,
+    free_options,
+    outcome_of,
+    static_outcome,
+)
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.options import Accounting, ReplayEngine, ReplayOptions

@@ -13,10 +13,9 @@ from malletrain.scavenger.generate import generate
 from malletrain.scavenger.idle_trace import Trace
 from malletrain.simulator.replay.evaluation import Scenario, evaluate
 from malletrain.simulator.replay.options import ReplayOptions
-from malletrain.simulator.replay.slices import DAY_S
-from malletrain.simulator.report.answers import Answers, Replayed, answers_of, usable_nodes
+from malletrain.simulator.replay.records import DAY_S
+from malletrain.simulator.report.answers import Answers, HourlyRates, Replayed, answers_of, usable_nodes
 from malletrain.simulator.report.delays import MeasuredDelay
-from malletrain.simulator.report.hourly_rates import HourlyRates
 from malletrain.simulator.report.replay_page import PageInput, Titles, write_page
 from tests.simulator.replay.builders import idle, trainer
 

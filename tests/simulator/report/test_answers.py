@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from malletrain.simulator.replay.options import ReplayOptions
-from malletrain.simulator.replay.slices import DAY_S
-from malletrain.simulator.report.answers import YEAR_HOURS, usable_nodes
-from malletrain.simulator.report.hourly_rates import HourlyRates
+from malletrain.simulator.replay.records import DAY_S
+from malletrain.simulator.report.answers import YEAR_HOURS, HourlyRates, usable_nodes
 from tests.simulator.replay.builders import idle, trainer
 from tests.simulator.report.replayed import answered, half_idle, uneven
 

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from malletrain.simulator.replay.slices import DAY_S, HOUR_S
+from malletrain.simulator.replay.records import DAY_S, HOUR_S
 from malletrain.simulator.report.axes import Axis, Kind, TimeAxis
 from malletrain.simulator.report.plots import (
     NARROW_INCHES,

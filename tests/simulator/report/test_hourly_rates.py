@@ -8,7 +8,7 @@ import re
 import pytest
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.simulator.report.hourly_rates import HourlyRates
+from malletrain.simulator.report.answers import HourlyRates
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ import pytest
 from malletrain.simulator.replay.evaluation import Scenario, evaluate
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.report.answer_cards import cost_card, gain_card, warnings_of
-from malletrain.simulator.report.answers import Replayed, answers_of
+from malletrain.simulator.report.answers import HourlyRates, Replayed, answers_of
 from malletrain.simulator.report.delays import MeasuredDelay
-from malletrain.simulator.report.hourly_rates import HourlyRates
 from malletrain.simulator.report.replay_page import PageInput, Titles, write_page
 from malletrain.simulator.report.trace_notes import TraceNotes
 from tests.simulator.replay.builders import trainer

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.simulator.replay.node_events import node_events, resource_integral
-from malletrain.simulator.replay.slices import (
+from malletrain.simulator.replay.records import (
     DAY_S,
     HOUR_S,
     MAX_SLICES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from malletrain.simulator.report.axes import Axis
+from malletrain.simulator.report.page import as_markup
 from malletrain.simulator.report.plots import Chart, bars, lines
-from malletrain.simulator.report.svg import as_markup
 
 SERIES = {"ours": ([1.0, 2.0], [3e9, 4e9]), "<script>alert(1)</script>": ([1.0, 2.0], [1e9, 2e9])}
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from malletrain.simulator.replay.slices import DAY_S, HOUR_S
+from malletrain.simulator.replay.records import DAY_S, HOUR_S
 from malletrain.simulator.report import wording
 
 

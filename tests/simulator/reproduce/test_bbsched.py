@@ -13,9 +13,16 @@ from typer.testing import CliRunner
 
 from malletrain.cli.reproduce.command import reproduce
 from malletrain.reproduce.bbsched.exhibits import exhibits_of
-from malletrain.reproduce.bbsched.plan import METHODS, SSD_METHODS, BatchPlan, BatchResults
 from malletrain.reproduce.bbsched.searches import distances, example, workloads
-from malletrain.reproduce.bbsched.trials import BatchTrial, SiteLog, run_trial
+from malletrain.reproduce.bbsched.trials import (
+    METHODS,
+    SSD_METHODS,
+    BatchPlan,
+    BatchResults,
+    BatchTrial,
+    SiteLog,
+    run_trial,
+)
 from malletrain.reproduce.executors import spread
 from malletrain.runtime.errors import InvalidInputError
 

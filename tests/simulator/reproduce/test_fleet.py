@@ -8,14 +8,14 @@ import pytest
 
 from malletrain.cli.fleet.ensemble_file import read_ensemble
 from malletrain.fleet.problem import BeyondPeak
-from malletrain.reproduce.fleet import published
-from malletrain.reproduce.fleet.exhibits import paper_exhibits
+from malletrain.reproduce.fleet import trials as fleet_trials
+from malletrain.reproduce.fleet.exhibits import paper_exhibits, sweep_exhibits
 from malletrain.reproduce.fleet.networks import rank_correlation, supplement_exhibits
-from malletrain.reproduce.fleet.plan import FleetPlanOfTrials, FleetResults
-from malletrain.reproduce.fleet.published import GPUS
-from malletrain.reproduce.fleet.sweeps import sweep_exhibits
 from malletrain.reproduce.fleet.trials import (
+    GPUS,
     WAYS,
+    FleetPlanOfTrials,
+    FleetResults,
     FleetTrial,
     FleetTrialResult,
     published_problem,
@@ -103,7 +103,7 @@ def test_every_exhibit_has_a_row_for_each_setting() -> None:
     results = FleetResults(plan, found)
     exhibits = {exhibit.name: exhibit for exhibit in (*paper_exhibits(results), *sweep_exhibits(results))}
     assert [row[:2] for row in exhibits["table-4"].rows] == [
-        (gpus, float(f"{seconds:.5g}")) for gpus, seconds in zip(GPUS, published.FLEET_SECONDS, strict=True)
+        (gpus, float(f"{seconds:.5g}")) for gpus, seconds in zip(GPUS, fleet_trials.FLEET_SECONDS, strict=True)
     ]
     assert {row[0] for row in exhibits["times"].rows} == WAYS.keys()
     assert len(exhibits["figure-5"].rows) == len(exhibits["figure-6"].rows) == len(GPUS)
@@ -124,7 +124,7 @@ def test_every_exhibit_has_a_row_for_each_setting() -> None:
 def test_the_supplements_figures() -> None:
     single, by_size, profiled = supplement_exhibits()
     counts = {str(row[0]): row[1] for row in single.rows}
-    assert sum(int(count or 0) for count in counts.values()) == len(published.MEMBERS)
+    assert sum(int(count or 0) for count in counts.values()) == len(fleet_trials.MEMBERS)
     assert counts["160 to 180"] == 1  # the fastest has 176
     assert "-0.95 with rates and -0.17 with epochs" in by_size.remark
     assert profiled.rows[0] == (1, 21.3, 50.8, 176.0, 1.0, 1.0, 1.0)

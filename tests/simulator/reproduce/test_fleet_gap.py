@@ -15,7 +15,7 @@ from malletrain.fleet.lifecycle import fleet_global
 from malletrain.fleet.lower_bound import lower_bound
 from malletrain.fleet.problem import FleetProblem, Pace
 from malletrain.fleet.rates import rate_table
-from malletrain.reproduce.fleet.gap import exact_rounds, gap, gap_exhibit, random_problem, simple_setting
+from malletrain.reproduce.fleet.exhibits import exact_rounds, gap, gap_exhibit, random_problem, simple_setting
 from tests.fleet.problems import problems
 from tests.support.shared import shared_path
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.reproduce.fleet.trace import most_idle, trace_exhibit
+from malletrain.reproduce.fleet.exhibits import most_idle, trace_exhibit
 from malletrain.reproduce.fleet.trials import FleetTrial, run_fleet_trial
 from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.node_events import NodeEvent

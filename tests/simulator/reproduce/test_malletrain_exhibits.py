@@ -9,11 +9,19 @@ import numpy as np
 import pytest
 
 from malletrain.profiler.machine.options import ProfilingMode
-from malletrain.reproduce.malletrain.fragments_exhibit import Scatter, cabinet_of, fragments_exhibit, scatter_of
-from malletrain.reproduce.malletrain.scaling_exhibit import scaling_exhibit
-from malletrain.reproduce.malletrain.start_exhibit import StartScore, StartTrial, start_exhibit, start_score
+from malletrain.reproduce.malletrain.exhibits import (
+    Scatter,
+    StartScore,
+    StartTrial,
+    cabinet_of,
+    fragments_exhibit,
+    scaling_exhibit,
+    scatter_of,
+    start_exhibit,
+    start_score,
+)
+from malletrain.reproduce.malletrain.systems import Mix, WorkloadKind
 from malletrain.reproduce.malletrain.trace_exhibits import gaps_exhibit, largest_difference, lengths_exhibit
-from malletrain.reproduce.malletrain.workloads import Mix, WorkloadKind
 from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.options import ReplayOptions
 from tests.simulator.replay.builders import idle

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from malletrain.cli.main import application
 from malletrain.cli.reproduce.command import real_exhibits
+from malletrain.reproduce.exhibits import PAGE, write_report
 from malletrain.reproduce.malletrain.real import (
     RealEvaluation,
     RealJob,
@@ -24,7 +25,6 @@ from malletrain.reproduce.malletrain.real import (
     text_of,
 )
 from malletrain.reproduce.malletrain.systems import System
-from malletrain.reproduce.report_writer import PAGE, write_report
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.replay.options import ReplayOptions
 

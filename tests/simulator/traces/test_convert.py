@@ -14,9 +14,8 @@ from malletrain.scavenger.idle_trace import Fragment, Trace
 from malletrain.simulator.traces import convert
 from malletrain.simulator.traces.convert import ConversionOptions
 from malletrain.simulator.traces.lines import Line
-from malletrain.simulator.traces.occupancy import idle_columns
-from malletrain.simulator.traces.run_table import table_of
-from malletrain.simulator.traces.runs import Run
+from malletrain.simulator.traces.presence import idle_columns
+from malletrain.simulator.traces.runs import Run, table_of
 from tests.support.shared import shared_path
 
 SACCT = """\

@@ -14,8 +14,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.traces.calendar_time import CalendarReader, time_zone
 from malletrain.simulator.traces.convert import ConversionOptions, convert_jobs
 from malletrain.simulator.traces.lines import Line
-from malletrain.simulator.traces.lsf_accounting import read_lsf
-from malletrain.simulator.traces.lsf_history import ASSUMED_YEAR
+from malletrain.simulator.traces.lsf_accounting import ASSUMED_YEAR, read_lsf
 from malletrain.simulator.traces.runs import OtherRow, Row, Run, SkippedRow
 
 EIGHT = 1767600000

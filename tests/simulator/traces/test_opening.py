@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.simulator.traces import lines
 from malletrain.simulator.traces import lines as log_lines
-from malletrain.simulator.traces import opening
 from malletrain.simulator.traces.lines import read_lines
 
 TEXT = "first line\nsecond line, müde\n\nlast"
@@ -105,7 +105,7 @@ def test_zstandard_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gzip", "bzip2", "xz", "zip"])
 def test_what_grows_without_end_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "FREE_BYTES", 1024**2)
+    monkeypatch.setattr(lines, "FREE_BYTES", 1024**2)
     path = tmp_path / "log"
     path.write_bytes(PACKERS[name]((b"x" * 9999 + b"\n") * 1000))
     with pytest.raises(InvalidInputError, match="more than 250 times its size"):

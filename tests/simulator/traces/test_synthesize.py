@@ -14,8 +14,7 @@ from malletrain.scavenger.idle_trace import Fragment, Trace
 from malletrain.scavenger.trace_files import read_trace
 from malletrain.simulator.traces.describe import describe
 from malletrain.simulator.traces.presets import PRESETS, preset_trace
-from malletrain.simulator.traces.renewals import histogram, ks_distance, renewals_of
-from malletrain.simulator.traces.synthesize import learn, synthesize
+from malletrain.simulator.traces.synthesize import histogram, ks_distance, learn, renewals_of, synthesize
 from tests.support.shared import shared_path
 
 

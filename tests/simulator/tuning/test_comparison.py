@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.allocator.problem.forward_time import ForwardPolicy
-from malletrain.simulator.tuning.comparison import Gain, compare
-from malletrain.simulator.tuning.settings_grid import TunedSettings, coalescing_grid, settings_grid
+from malletrain.simulator.tuning.trials import Gain, TunedSettings, coalescing_grid, compare, settings_grid
 
 PRESENT = TunedSettings(ForwardPolicy.CONSTANT, 120.0, 10, 0.05)
 SHORT, LONG = (replace(PRESENT, forward_seconds=seconds) for seconds in (60.0, 240.0))

@@ -14,8 +14,7 @@ from malletrain.allocator.problem.forward_time import ForwardPolicy
 from malletrain.simulator.journal.record import Journal
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.tuning.next_step import OutOfTimeError, answer_order
-from malletrain.simulator.tuning.settings_grid import TunedSettings
-from malletrain.simulator.tuning.trials import DayOutcome, TuningDay, replay_day
+from malletrain.simulator.tuning.trials import DayOutcome, TunedSettings, TuningDay, replay_day
 from tests.simulator.journal.recorded import recorded_job, started
 
 PART_S = 3600.0

@@ -8,9 +8,9 @@ import pytest
 
 from malletrain.allocator.problem.forward_time import ForwardPolicy
 from malletrain.simulator.replay.options import ReplayOptions
-from malletrain.simulator.tuning.settings_grid import TunedSettings
 from malletrain.simulator.tuning.trials import (
     DayOutcome,
+    TunedSettings,
     TuningDay,
     replay_alike,
     replay_day,

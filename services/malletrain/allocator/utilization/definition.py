@@ -9,7 +9,7 @@ bound. U and bound of a longer time are the quotients of the sums over its minut
 nowhere.
 
 It is BFTrainer's U (section 4.1.2) with each minute as a period of its own. A replay of a trace takes its whole length
-as one period, as the paper does (`malletrain.simulator.replay.metrics`).
+as one period, as the paper does (`malletrain.simulator.replay.records`).
 """
 
 from __future__ import annotations

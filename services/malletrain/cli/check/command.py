@@ -24,9 +24,8 @@ import typer
 
 from malletrain.cli.check.finding import BackendVerdict
 from malletrain.cli.check.findings import best_of, judge
-from malletrain.cli.check.job_run import CheckError, JobRun
+from malletrain.cli.check.job_run import CheckError, JobRun, ReportRecorder, serve
 from malletrain.cli.check.observations import ScriptTrial
-from malletrain.cli.check.recorder import ReportRecorder, serve
 from malletrain.cli.check.trying import Limits, try_backend
 from malletrain.cli.jobs.job_environment import EnvFileOption, EnvOption, job_environment
 from malletrain.cli.shared.output import JsonOption, print_json, print_table

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from malletrain.cli.check.job_run import JobRun
+from malletrain.cli.check.job_run import JobRun, ReportRecorder
 from malletrain.cli.check.observations import CheckPart, End, ScriptTrial, awaits_save
-from malletrain.cli.check.recorder import ReportRecorder
 
 _COMMITS = 2
 _COMMIT_SECONDS = 1.5

@@ -21,9 +21,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 
 from malletrain.caller.credentials import owner_credential
 from malletrain.cli.demo.display import print_messages, print_summary, render_live
-from malletrain.cli.demo.history import NodeInterval, idle_intervals, training_intervals
 from malletrain.cli.demo.job_processes import find_job_processes
-from malletrain.cli.demo.recorder import RunRecorder
+from malletrain.cli.demo.recorder import NodeInterval, RunRecorder, idle_intervals, training_intervals
 from malletrain.cli.demo.setup import DemoSetup, demo_jobs, prepare_demo, services_environment
 from malletrain.cli.demo.summary import DemoSummary, RunData, summarise
 from malletrain.cli.jobs.jobs import all_jobs

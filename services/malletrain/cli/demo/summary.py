@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from statistics import median
 
-from malletrain.cli.demo.history import JobChange, NodeChange, RunHistory
-from malletrain.cli.demo.recorder import RunRecorder
+from malletrain.cli.demo.recorder import JobChange, NodeChange, RunHistory, RunRecorder
 from malletrain.cli.shared.output import state_name
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 

@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot  # the back end must be chosen before
 from matplotlib.patches import Patch
 
-from malletrain.cli.demo.history import NodeInterval
+from malletrain.cli.demo.recorder import NodeInterval
 
 _IDLE_COLOUR = "#e3e3e3"
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from malletrain.cli.fleet.comparing import compare
 from malletrain.cli.fleet.live import status
-from malletrain.cli.fleet.planning import plan
-from malletrain.cli.fleet.simulating import simulate
+from malletrain.cli.fleet.planning import compare, plan, simulate
 from malletrain.cli.fleet.submitting import submit
 from malletrain.cli.shared.configured import with_config
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from malletrain.cli.jobs.fleet_jobs import decision_in_words, is_fleet, members_of
 from malletrain.cli.jobs.job_output import job_dict, reason_of
+from malletrain.cli.jobs.naming import decision_in_words, is_fleet, members_of
 from malletrain.cli.shared.output import JsonOption, print_json, print_table, state_name, to_dict
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.runtime.errors import InvalidInputError, NotFoundError

@@ -1,4 +1,4 @@
-"""`malletrain fleet plan FILE|ID`: which members train first, or now, and on which GPUs."""
+"""`malletrain fleet plan|compare|simulate`: which members of an ensemble train when, and for how long."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ from typing import Annotated
 
 import typer
 
-from malletrain.cli.fleet.ensemble_file import GpusOption, read_ensemble
+from malletrain.cli.fleet.ensemble_file import (
+    FileArgument,
+    GpusOption,
+    plan_to_proto,
+    profile_to_proto,
+    read_ensemble,
+    run_to_proto,
+)
 from malletrain.cli.fleet.live import show_plan
-from malletrain.cli.fleet.messages import plan_to_proto
-from malletrain.cli.fleet.policies import FleetPolicy
-from malletrain.cli.jobs.fleet_jobs import is_fleet
-from malletrain.cli.shared.output import JsonOption, print_json, print_table, to_proto_dict
+from malletrain.cli.fleet.policies import FleetPolicy, simulate_policy
+from malletrain.cli.jobs.naming import is_fleet
+from malletrain.cli.shared.output import JsonOption, duration, print_json, print_table, to_proto_dict
 from malletrain.fleet.assignment import assign_gpus
 from malletrain.fleet.baselines import longest_first
 from malletrain.fleet.choose import SIMULATED, choose
 from malletrain.fleet.flotilla import Flotilla, create_flotilla
+from malletrain.fleet.lower_bound import lower_bound
 from malletrain.fleet.problem import FleetPlanner, FleetProblem
-from malletrain.fleet.rates import RateTable, rate_table
+from malletrain.fleet.rates import RateTable, profile_plan, rate_table
 from malletrain.fleet.remaining_work import replanned
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import fleet_pb2
@@ -92,6 +99,101 @@ def _print(problem: FleetProblem, table: RateTable, flotilla: Flotilla, found: f
     typer.echo(
         f"{len(rows)} of {len(problem.models)} members on {sum(flotilla.gpus)} of {problem.gpus} GPUs, "
         f"the slowest at {found.pace:,.1f} samples/s"
+    )
+    if found.HasField("reason"):
+        typer.echo(f"{found.planner}, because {found.reason}")
+
+
+def compare(file: FileArgument, gpus: GpusOption = None, as_json: Annotated[bool, JsonOption] = False) -> None:
+    """Compare all planners on an ensemble: how long does each take?"""
+    found = comparison(read_ensemble(file, gpus).problem)
+    if as_json:
+        # Numbers of trainings are whole, but may be too large for the integers of protobuf.
+        numbers = {name: int(number) for name, number in to_proto_dict(found.profile).items()}
+        print_json({**to_proto_dict(found), "profile": numbers})
+        return
+    times = {
+        "flotillas (FLEET-G)": found.fleet_global.seconds,
+        "flotillas on released GPUs (FLEET-L)": found.local,
+        "by remaining work (makespan)": found.makespan,
+        "one GPU each, longest first (list)": found.list_longest_first,
+        "one GPU each, in the order of the file": found.list_in_order,
+        "rounds of one GPU each": found.rounds,
+        "one member after the other": found.sequential,
+    }
+    rows = [
+        (name, f"{seconds:,.0f}", f"{seconds / found.lower_bound:.2f}")
+        for name, seconds in sorted(times.items(), key=lambda item: item[1])
+    ]
+    print_table(("how", "seconds", "times the bound"), rows)
+    typer.echo(f"no schedule is faster than {found.lower_bound:,.0f} s")
+
+
+def comparison(problem: FleetProblem) -> fleet_pb2.FleetComparison:
+    """An ensemble by every planner."""
+
+    def seconds(policy: FleetPolicy) -> float:
+        return simulate_policy(problem, policy)[0].seconds
+
+    table = rate_table(problem)
+    first = first_members(problem, table, FleetPlanner.FLEET)
+    gpus = assign_gpus(first.gpus, problem.gpus_per_node)
+    return fleet_pb2.FleetComparison(
+        name=problem.name,
+        profile=profile_to_proto(profile_plan(problem.models, problem.gpus_per_node)),
+        first=plan_to_proto(problem, table, FleetPlanner.FLEET, first, gpus),
+        fleet_global=run_to_proto(problem, simulate_policy(problem, FleetPolicy.FLEET)[0]),
+        local=seconds(FleetPolicy.FLEET_LOCAL),
+        list_longest_first=seconds(FleetPolicy.LIST),
+        list_in_order=seconds(FleetPolicy.LIST_IN_ORDER),
+        rounds=seconds(FleetPolicy.ROUNDS),
+        sequential=seconds(FleetPolicy.SEQUENTIAL),
+        makespan=seconds(FleetPolicy.MAKESPAN),
+        lower_bound=lower_bound(problem),
+    )
+
+
+def simulate(
+    file: FileArgument,
+    policy: Annotated[
+        FleetPolicy | None, typer.Option(help="Who divides the GPUs; default: as in the file, else fleet.")
+    ] = None,
+    gpus: GpusOption = None,
+    as_json: Annotated[bool, JsonOption] = False,
+) -> None:
+    """Simulate an ensemble: when is each member done, and when all of them?"""
+    ensemble = read_ensemble(file, gpus)
+    problem, wanted = ensemble.problem, policy or ensemble.planner
+    run, choice = simulate_policy(problem, wanted)
+    found = run_to_proto(problem, run)
+    if choice is not None:
+        found.planner, found.reason = choice.planner.value, choice.reason
+    if as_json:
+        print_json(to_proto_dict(found))
+    else:
+        _print_simulated(problem, wanted, found)
+
+
+def _print_simulated(problem: FleetProblem, policy: FleetPolicy, found: fleet_pb2.FleetRun) -> None:
+    if found.flotillas:
+        rows = [
+            (
+                str(number),
+                f"{flotilla.start_seconds:,.0f} to {flotilla.end_seconds:,.0f}",
+                str(len(flotilla.members)),
+                str(sum(len(member.gpu_indices) for member in flotilla.members)),
+                " ".join(flotilla.completed) or "-",
+            )
+            for number, flotilla in enumerate(found.flotillas, 1)
+        ]
+        print_table(("flotilla", "seconds", "members", "GPUs", "done"), rows)
+    else:
+        ends = sorted(found.end_seconds.items(), key=lambda item: item[1])
+        print_table(("member", "done after, s"), [(name, f"{seconds:,.0f}") for name, seconds in ends])
+    bound = lower_bound(problem)
+    typer.echo(
+        f"{policy.value} trains {len(problem.models)} members on {problem.gpus} GPUs in {found.seconds:,.0f} s "
+        f"({duration(found.seconds)}); no schedule is faster than {bound:,.0f} s"
     )
     if found.HasField("reason"):
         typer.echo(f"{found.planner}, because {found.reason}")

@@ -62,7 +62,7 @@ def _simulate(problem: FleetProblem, policy: FleetPolicy) -> FleetRun:
             if problem.preprocess_rate:
                 raise InvalidInputError("preprocess_rate", "0 with --policy milp", problem.preprocess_rate)
             # The allocator compiles its loops, for which no other policy should wait.
-            from malletrain.simulator.fleet.whole_nodes import whole_nodes
+            from malletrain.simulator.fleet.idle_nodes import whole_nodes
 
             return whole_nodes(problem)
         case _:

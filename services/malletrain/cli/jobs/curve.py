@@ -141,7 +141,7 @@ def _print_run(run: profiler_pb2.ProfileRun) -> None:
 
 
 def _drawn(name: str, found: profiler_pb2.Profile) -> bytes:
-    from malletrain.simulator.report.curve_plot import CurveMark, curve_chart
+    from malletrain.simulator.report.plots import CurveMark, curve_chart
 
     marks = [
         CurveMark(point.nodes, point.rate, point.relative_error, source_name(point.source)) for point in found.points

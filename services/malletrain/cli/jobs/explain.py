@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import grpc
 import typer
 
-from malletrain.cli.jobs.fleet_jobs import decision_in_words, is_fleet
 from malletrain.cli.jobs.job_output import reason_of, saves_in_words
-from malletrain.cli.jobs.naming import own_job_of
+from malletrain.cli.jobs.naming import decision_in_words, is_fleet, own_job_of
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.layout import first_line
 from malletrain.cli.shared.output import JsonOption, ago, duration, print_json, state_name, to_dict

@@ -30,7 +30,6 @@ from malletrain.cli.jobs.naming import JobArgument, job_of
 from malletrain.cli.jobs.outlook import ask, eta_in_words, lost_in_words, outlook, outlook_dict, samples_in_words
 from malletrain.cli.jobs.spreading import loss_dict, losses_of
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
-from malletrain.cli.shared.burst_buffer import request_in_words
 from malletrain.cli.shared.layout import first_line
 from malletrain.cli.shared.output import (
     JsonOption,
@@ -40,11 +39,11 @@ from malletrain.cli.shared.output import (
     print_json,
     print_table,
     state_name,
+    tell,
     to_dict,
 )
-from malletrain.cli.shared.owner_output import owner_shares, weight_in_words
+from malletrain.cli.shared.owner_output import owner_shares, request_in_words, weight_in_words
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
-from malletrain.cli.shared.telling import tell
 from malletrain.cli.shared.terminal import open_console
 from malletrain.common.version import VERSION
 from malletrain.model.spreading import SpreadLoss, loss_in_words

@@ -11,11 +11,10 @@ import typer
 from malletrain.cli.jobs.job_output import job_dict, parameters_in_words, reason_of
 from malletrain.cli.jobs.outlook import ask, eta_in_words, outlook, outlook_dict, rate_in_words, samples_in_words
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
-from malletrain.cli.shared.burst_buffer import quota_in_words, quota_of
 from malletrain.cli.shared.layout import Column, ListingCell, first_line
 from malletrain.cli.shared.listing import ListingRow, ListingView, Output, listing, print_listing
 from malletrain.cli.shared.output import duration, state_cell, state_name
-from malletrain.cli.shared.owner_output import owner_shares, print_owners
+from malletrain.cli.shared.owner_output import owner_shares, print_owners, quota_in_words, quota_of
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.cli.shared.terminal import has_terminal
 from malletrain.model.burst_buffer import burst_buffer_in_words

@@ -11,9 +11,8 @@ from types import FrameType
 import grpc
 
 from malletrain.cli.jobs.waiting import wait_until_ended
-from malletrain.cli.shared.output import state_name
+from malletrain.cli.shared.output import state_name, tell
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
-from malletrain.cli.shared.telling import tell
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -1,22 +1,109 @@
-"""Which job is meant: by its identifier, or by its name."""
+"""Which job, array or fleet is meant: by its identifier, or by its name; and what the shell completes.
+
+Only names that a shell takes as they are, and of jobs only the caller's own: a completed word is run with its line.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from malletrain.caller.dependencies import meant_by_name
-from malletrain.cli.jobs.completion import complete_job
-from malletrain.cli.jobs.fleet_jobs import is_group, members_of, unfinished_members
 from malletrain.cli.jobs.jobs import all_jobs, own_name
 from malletrain.cli.shared.output import ago, state_name
-from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
-from malletrain.runtime.errors import InvalidInputError, NotFoundError, quoted
+from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
+from malletrain.runtime.errors import InvalidInputError, MalleTrainError, NotFoundError, quoted
 from malletrain.runtime.messages import FINAL_JOB_STATES
-from malletrain.v1 import job_manager_pb2, resources_pb2
+from malletrain.v1 import allocator_pb2, fleet_pb2, job_manager_pb2, resources_pb2, scavenger_pb2
+
+Completion = tuple[str, str]
+"""A word, and what a shell shows beside it."""
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_MAX_WORDS = 200
+
+
+def complete_job(incomplete: str) -> list[Completion]:
+    """The caller's jobs, newest first: their identifiers, and their names."""
+
+    def words(stubs: ServiceStubs) -> Iterator[Completion]:
+        jobs = list(all_jobs(stubs, owner=own_name(stubs)))[::-1]
+        yield from ((job.id, state_name(job.state)) for job in jobs)
+        yield from ((job.spec.name, job.id) for job in jobs)
+
+    return _complete(incomplete, words)
+
+
+def complete_node(incomplete: str) -> list[Completion]:
+    """Idle nodes, and drained ones."""
+
+    def words(stubs: ServiceStubs) -> Iterator[Completion]:
+        for node in stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes:
+            yield node.name, "idle"
+        status = stubs.scavenger.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=DEADLINE_SECONDS)
+        for drained in status.drained:
+            yield drained.name, "drained"
+
+    return _complete(incomplete, words)
+
+
+def _complete(incomplete: str, words: Callable[[ServiceStubs], Iterator[Completion]]) -> list[Completion]:
+    found: dict[str, str] = {}
+    with suppress(MalleTrainError), connect() as stubs:  # a shell has no place for what went wrong
+        for word, note in words(stubs):
+            if word.startswith(incomplete) and _PLAIN.match(word) and len(found) < _MAX_WORDS:
+                found.setdefault(word, note)
+    return list(found.items())
+
+
+_FLEET = re.compile(r"f\d{6,}")
+_ARRAY = re.compile(r"a\d{6,}")
+
+
+def is_fleet(name: str) -> bool:
+    """Whether a name is the identifier of a fleet."""
+    return bool(_FLEET.fullmatch(name))
+
+
+def is_group(name: str) -> bool:
+    """Whether a name is the identifier of an array or a fleet."""
+    return is_fleet(name) or bool(_ARRAY.fullmatch(name))
+
+
+def members_of(stubs: ServiceStubs, fleet_id: str) -> list[resources_pb2.Job]:
+    """The jobs of a fleet or an array, in the order of their submission.
+
+    Raises:
+        NotFoundError: there is none of this identifier.
+    """
+    found = [job for job in all_jobs(stubs) if fleet_id in (job.fleet_id, job.array_id)]
+    if not found:
+        raise NotFoundError(f"{'fleet' if is_fleet(fleet_id) else 'array'} {quoted(fleet_id)} is not known")
+    return found
+
+
+def unfinished_members(stubs: ServiceStubs, fleet_id: str) -> list[str]:
+    """The jobs of a fleet or an array that have not ended.
+
+    Raises:
+        NotFoundError: there is none of this identifier.
+    """
+    return [job.id for job in members_of(stubs, fleet_id) if job.state not in FINAL_JOB_STATES]
+
+
+def decision_in_words(decision: allocator_pb2.FleetDecision) -> str:
+    """How a plan divides the GPUs of a fleet, and why."""
+    planner = fleet_pb2.FleetPlanner.Name(decision.planner).removeprefix("FLEET_PLANNER_").lower()
+    training = sum(bool(entry.nodes) for entry in decision.members)
+    used = sum(len(entry.nodes) for entry in decision.members)
+    return (
+        f"{training} members on {used} of {decision.gpus} GPUs by {planner}: expected {decision.rate:,.1f} samples/s "
+        f"together, the slowest {decision.pace:,.1f}\nbecause {decision.reason}"
+    )
+
 
 _IDENTIFIER = re.compile(r"j\d{6,}")
 _MAX_LISTED = 10

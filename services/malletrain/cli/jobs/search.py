@@ -14,15 +14,13 @@ from malletrain.caller.call_errors import exception_of
 from malletrain.caller.job_file import read_job_text
 from malletrain.caller.job_request import default_name
 from malletrain.caller.searching.driver import SearchListeners, trial_name
-from malletrain.caller.searching.search_file import in_file, read_search_file
-from malletrain.caller.searching.start import SearchRequest, run_search
+from malletrain.caller.searching.start import SearchRequest, in_file, read_search_file, run_search
 from malletrain.caller.searching.studies import JOB_KEY, REASON_KEY, new_name
 from malletrain.cli.jobs.job_output import parameters_in_words
 from malletrain.cli.jobs.needs import parse_nodes
 from malletrain.cli.jobs.waiting import INTERRUPTED
-from malletrain.cli.shared.output import JsonOption, print_json, print_table
+from malletrain.cli.shared.output import JsonOption, print_json, print_table, tell
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
-from malletrain.cli.shared.telling import tell
 from malletrain.cli.shared.terminal import visible
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 

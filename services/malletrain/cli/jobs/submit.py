@@ -26,9 +26,8 @@ from malletrain.cli.jobs.needs import parse_nodes, tell_of_unsuited
 from malletrain.cli.jobs.waiting import INTERRUPTED, exit_status, unfinished_in_words, wait_until_ended
 from malletrain.cli.jobs.waiting_reasons import tell_what_is_too_large
 from malletrain.cli.shared.help_panels import help_panels
-from malletrain.cli.shared.output import JsonOption, print_json
+from malletrain.cli.shared.output import JsonOption, print_json, tell
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
-from malletrain.cli.shared.telling import tell
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2, resources_pb2
 

@@ -9,9 +9,8 @@ from malletrain.caller.following import job_changes
 from malletrain.caller.reconnecting import across_restarts
 from malletrain.cli.jobs.job_output import reason_of, trained_nothing
 from malletrain.cli.shared.layout import first_line
-from malletrain.cli.shared.output import state_name
+from malletrain.cli.shared.output import state_name, tell
 from malletrain.cli.shared.stubs import ServiceStubs
-from malletrain.cli.shared.telling import tell
 from malletrain.v1 import resources_pb2
 
 COMPLETED, FAILED, CANCELLED, INTERRUPTED = 0, 3, 4, 130

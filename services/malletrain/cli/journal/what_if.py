@@ -26,8 +26,8 @@ from malletrain.cli.journal.replay_options import options_in_force
 from malletrain.cli.shared.settings import load
 from malletrain.runtime.access.credentials import FixedToken
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
+from malletrain.simulator.journal.conversion import what_if
 from malletrain.simulator.journal.record import Journal
-from malletrain.simulator.journal.what_if import what_if
 from malletrain.simulator.replay.options import ReplayOptions, ReplayPolicy
 
 _PR_SET_PDEATHSIG = 1

@@ -20,8 +20,13 @@ from urllib.parse import urlsplit
 
 import typer
 
-from malletrain.cli.operate.doctor_access import examine_cgroups, examine_key, examine_munge, examine_run_as
-from malletrain.cli.operate.doctor_certificates import examine_certificates
+from malletrain.cli.operate.doctor_access import (
+    examine_certificates,
+    examine_cgroups,
+    examine_key,
+    examine_munge,
+    examine_run_as,
+)
 from malletrain.cli.operate.doctor_checks import (
     Finding,
     examine_own_nodes,
@@ -36,8 +41,7 @@ from malletrain.cli.operate.doctor_slurm import examine_slurm, slurm_hosts
 from malletrain.cli.operate.doctor_try import PbsTrial, SlurmTrial, examine_try
 from malletrain.cli.shared.configured import unknown_variables
 from malletrain.cli.shared.output import JsonOption, print_json, print_table
-from malletrain.cli.shared.settings import AllSettings, load
-from malletrain.cli.shared.trusted_settings import distrusted_files, state_folder_fault
+from malletrain.cli.shared.settings import AllSettings, distrusted_files, load, state_folder_fault
 from malletrain.common.accounts import AccountError, account_of
 from malletrain.common.environment import PREFIX
 from malletrain.runtime.access.installation import own_user

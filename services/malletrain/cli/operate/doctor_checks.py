@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
@@ -19,7 +23,12 @@ from malletrain.cli.shared.settings import AllSettings
 from malletrain.cli.shared.stubs import explain
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.settings import ScavengerSettings
+from malletrain.scavenger.sources.base import SourceError
+from malletrain.scavenger.sources.schedulers.availability import NodeStates, UnreadableError
+from malletrain.scavenger.sources.schedulers.polled import PolledSource
+from malletrain.scavenger.sources.schedulers.query import Query
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 
@@ -257,3 +266,53 @@ def judge_placeholders(status: scavenger_pb2.PlaceholderStatus) -> Finding:
         "whether nodes can start its python and reach its head; it is tried again by itself"
     )
     return judge(f"placeholders of {status.source}", ok, found, remedy)
+
+
+_SHOWN = 3
+_WITHOUT = {
+    "queue": "; without it planned starts stay hidden",
+    "reservations": "; nodes with a reservation are not used while its begin is not known",
+}
+
+
+def examine_queries(build: Callable[[], PolledSource]) -> Iterator[Finding]:
+    """Ask each query of a source once, as the source does, and say what was answered.
+
+    Args:
+        build: Makes the source; may raise InvalidInputError.
+    """
+    try:
+        source = build()
+    except InvalidInputError as error:
+        yield Finding("queries", False, str(error), "correct this setting")
+        return
+    for query in source.queries.all():
+        yield _examine(query)
+
+
+def _examine(query: Query[Any]) -> Finding:
+    check, command = f"query {query.name}", shlex.join(query.argv)
+    try:
+        answer = asyncio.run(query.read())
+    except (SourceError, UnreadableError) as error:
+        without = _WITHOUT.get(query.name, "")
+        return Finding(check, False, one_line(str(error)), f"see what it prints for this user: {command}{without}")
+    if not isinstance(answer, NodeStates):
+        return Finding(check, True, _described(query.name, answer))
+    unclear = ", ".join(f"{node} {one_line(state)!r}" for node, state in list(answer.unclear.items())[:_SHOWN])
+    remedy = f"tell us which states these are; such nodes are not used: {command}"
+    if not answer.known:
+        remedy = f"name partitions or queues that have nodes: {command}"
+    found = f"{len(answer.known)} nodes, {len(answer.idle)} idle, {len(answer.offline)} out of use"
+    if answer.unclear:
+        found += f", {len(answer.unclear)} in a state that is not known: {unclear}"
+    return judge(check, bool(answer.known) and not answer.unclear, found, remedy)
+
+
+def _described(name: str, answer: Any) -> str:
+    if name == "classes":
+        facts: Counter[NodeFacts] = Counter(answer.values())
+        return f"{len(answer)} nodes of {len({entry.node_class for entry in facts})} kinds"
+    if name == "topology":
+        return f"{len(answer)} nodes in {len(set(answer.values()))} groups"
+    return f"{len(answer)} {'planned starts' if name == 'queue' else name}"

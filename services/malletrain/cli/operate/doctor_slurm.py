@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from malletrain.cli.operate.doctor_checks import CommandResult, Finding, ask, clocks, judge, programs
-from malletrain.cli.operate.doctor_queries import examine_queries
+from malletrain.cli.operate.doctor_checks import CommandResult, Finding, ask, clocks, examine_queries, judge, programs
 from malletrain.runtime.clock import SystemClock
 from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
 from malletrain.scavenger.sources.schedulers.slurm import slurm_source

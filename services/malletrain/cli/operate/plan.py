@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from malletrain.cli.jobs.fleet_jobs import decision_in_words
+from malletrain.cli.jobs.naming import decision_in_words
 from malletrain.cli.operate.tuning_status import tuning_line
 from malletrain.cli.shared.output import JsonOption, ago, print_json, print_table, to_dict
 from malletrain.cli.shared.owner_output import plan_weight

@@ -23,7 +23,7 @@ def restore(
 ) -> None:
     """Restore databases and keys from a backup, while no service runs. Job folders and logs stay as they are."""
     from malletrain.runtime.backup.restoring import finish_restore, restore_backup
-    from malletrain.runtime.database.interrupted import check_no_restore, restore_is_open
+    from malletrain.runtime.database.migrating import check_no_restore, restore_is_open
 
     if (file is None) != go_on:
         raise InvalidInputError("FILE", "an archive of `malletrain backup`, or --continue without one")

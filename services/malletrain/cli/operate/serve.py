@@ -13,21 +13,18 @@ from typing import Annotated
 import typer
 
 from malletrain.caller.credentials import forget_token
-from malletrain.cli.shared.settings import AllSettings, load
-from malletrain.cli.shared.trusted_settings import check_named_files, check_state_folder
+from malletrain.cli.shared.settings import AllSettings, check_named_files, check_state_folder, load
 from malletrain.common.addresses import is_loopback
 from malletrain.common.files import make_state_folder
 from malletrain.common.tasks import lasting, start_task
 from malletrain.runtime.access.installation import Installation, open_installation
-from malletrain.runtime.access.viewer_folder import ViewerFolder
+from malletrain.runtime.access.token_file import ViewerFolder
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.failures import log_failure
-from malletrain.runtime.garbage import short_collections
-from malletrain.runtime.logs import configure_logging
+from malletrain.runtime.logs import configure_logging, keep_refusals_apart, refusal_file
 from malletrain.runtime.metrics.process import metrics_of_process
 from malletrain.runtime.process import Service, run_service
-from malletrain.runtime.refusal_log import keep_refusals_apart, refusal_file
-from malletrain.runtime.stalls import stalls_logged
+from malletrain.runtime.stalls import short_collections, stalls_logged
 from malletrain.runtime.tracing.opening import open_tracer
 from malletrain.runtime.watchdog import BUSY_FACTOR, LoopWatchdog, watchdog_for
 

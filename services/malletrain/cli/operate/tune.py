@@ -92,8 +92,7 @@ def _line(name: str, value: SettingValue) -> str:
 
 if TYPE_CHECKING:
     from malletrain.simulator.journal.record import Journal
-    from malletrain.simulator.tuning.comparison import Gain, SettingsComparison
-    from malletrain.simulator.tuning.trials import Trials, TuningDay
+    from malletrain.simulator.tuning.trials import Gain, SettingsComparison, Trials, TuningDay
 
 _ROWS_SHOWN = 12
 
@@ -116,7 +115,7 @@ def tune(
 ) -> None:
     """Replay the installation's own past with other T_fwd, places and coalescing: what would have trained more?"""
     from malletrain.cli.journal.reading import read_journal
-    from malletrain.cli.journal.span import span_of
+    from malletrain.cli.journal.replay_options import span_of
     from malletrain.simulator.journal.conversion import journal_input
 
     if status:
@@ -154,8 +153,14 @@ def _try(days: Sequence[TuningDay], settings: AllSettings) -> tuple[Trials, Tria
     """First T_fwd and places with the fast engine, then coalescing at the recommended ones with the services engine."""
     from malletrain.cli.journal.replay_options import options_in_force
     from malletrain.job_manager.machine.admission import MAX_PLACES, AdmissionRule
-    from malletrain.simulator.tuning.settings_grid import TunedSettings, coalescing_grid, settings_grid
-    from malletrain.simulator.tuning.trials import replay_day, replay_day_with_services, try_settings
+    from malletrain.simulator.tuning.trials import (
+        TunedSettings,
+        coalescing_grid,
+        replay_day,
+        replay_day_with_services,
+        settings_grid,
+        try_settings,
+    )
 
     hint_at_compiler()
     allocator, manager = settings.allocator, settings.job_manager

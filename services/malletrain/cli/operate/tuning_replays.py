@@ -108,8 +108,7 @@ def _answer(order: TuningOrder, settings: AllSettings) -> TuningAnswer:
     from malletrain.cli.journal.reading import read_journal
     from malletrain.cli.journal.replay_options import options_in_force
     from malletrain.simulator.tuning.next_step import OutOfTimeError, answer_order
-    from malletrain.simulator.tuning.settings_grid import TunedSettings
-    from malletrain.simulator.tuning.trials import DayOutcome, TuningDay, replay_day
+    from malletrain.simulator.tuning.trials import DayOutcome, TunedSettings, TuningDay, replay_day
 
     cycle = DutyCycle(order.cpu_share, order.seconds)
     options, now = options_in_force(settings), order.question.in_force

@@ -22,9 +22,8 @@ import typer
 
 from malletrain.cli.operate.service_health import Activity, HealthAnswer, HealthQuestions, Silence, activity_of
 from malletrain.cli.shared.configured import warn_of_variables
-from malletrain.cli.shared.settings import AllSettings, load
+from malletrain.cli.shared.settings import AllSettings, check_named_files, check_state_folder, load
 from malletrain.cli.shared.terminal import has_terminal
-from malletrain.cli.shared.trusted_settings import check_named_files, check_state_folder
 from malletrain.common.backoff import Backoff
 from malletrain.common.child_process import ChildProcess, spawn
 from malletrain.common.files import make_private_folder, make_state_folder

@@ -29,7 +29,7 @@ from malletrain.cli.simulate.replay_output import make_folder, require_plots
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
 from malletrain.scavenger.trace_files import read_trace
-from malletrain.simulator.batch.recipes import WorkloadRecipe, derive
+from malletrain.simulator.batch.generated import WorkloadRecipe, derive
 from malletrain.simulator.replay.job_set import Workload
 from malletrain.simulator.replay.options import Accounting, ReplayOptions
 from malletrain.simulator.replay.presets import PRESETS
@@ -198,9 +198,8 @@ def _write(
 ) -> list[Path]:
     from malletrain.reproduce.bftrainer.hpo_exhibits import hpo_exhibits
     from malletrain.reproduce.bftrainer.mix_exhibits import mix_exhibits
-    from malletrain.reproduce.bftrainer.solve_exhibit import solve_exhibit
-    from malletrain.reproduce.bftrainer.trace_exhibits import trace_exhibits
-    from malletrain.reproduce.report_writer import write_report
+    from malletrain.reproduce.bftrainer.trace_exhibits import solve_exhibit, trace_exhibits
+    from malletrain.reproduce.exhibits import write_report
 
     exhibits = [
         *trace_exhibits(whole, scenario),
@@ -245,7 +244,6 @@ def reproduce_bbsched(
     """
     require_plots()
     from malletrain.reproduce.bbsched.exhibits import exhibits_of
-    from malletrain.reproduce.bbsched.plan import BatchPlan, BatchResults
     from malletrain.reproduce.bbsched.searches import (
         distances,
         example,
@@ -253,9 +251,9 @@ def reproduce_bbsched(
         solve_times,
         workloads,
     )
-    from malletrain.reproduce.bbsched.trials import run_trial
+    from malletrain.reproduce.bbsched.trials import BatchPlan, BatchResults, run_trial
     from malletrain.reproduce.executors import spread
-    from malletrain.reproduce.report_writer import write_report
+    from malletrain.reproduce.exhibits import write_report
 
     if log is not None:
         seeds = min(seeds, log.parts(jobs))
@@ -320,14 +318,10 @@ def reproduce_fleet(
     """
     require_plots()
     from malletrain.reproduce.executors import spread
-    from malletrain.reproduce.fleet.exhibits import paper_exhibits
-    from malletrain.reproduce.fleet.gap import gap_exhibit
+    from malletrain.reproduce.exhibits import write_report
+    from malletrain.reproduce.fleet.exhibits import gap_exhibit, paper_exhibits, sweep_exhibits, trace_exhibit
     from malletrain.reproduce.fleet.networks import supplement_exhibits
-    from malletrain.reproduce.fleet.plan import FleetPlanOfTrials, FleetResults
-    from malletrain.reproduce.fleet.sweeps import sweep_exhibits
-    from malletrain.reproduce.fleet.trace import trace_exhibit
-    from malletrain.reproduce.fleet.trials import run_fleet_trial
-    from malletrain.reproduce.report_writer import write_report
+    from malletrain.reproduce.fleet.trials import FleetPlanOfTrials, FleetResults, run_fleet_trial
 
     plan = FleetPlanOfTrials(ORDERS, seeds)
     trials = plan.trials()
@@ -387,14 +381,18 @@ def reproduce_malletrain(
     import numpy as np
 
     from malletrain.allocator.solvers.solver_process import SolverProcess
-    from malletrain.reproduce.malletrain.exhibits import order_exhibit, solver_exhibit, throughput_exhibit
-    from malletrain.reproduce.malletrain.fragments_exhibit import fragments_exhibit
-    from malletrain.reproduce.malletrain.scaling_exhibit import scaling_exhibit
-    from malletrain.reproduce.malletrain.solvers import ALLOCATORS, concurrent_times
-    from malletrain.reproduce.malletrain.systems import System, Trial
+    from malletrain.reproduce.exhibits import write_report
+    from malletrain.reproduce.malletrain.exhibits import (
+        ALLOCATORS,
+        concurrent_times,
+        fragments_exhibit,
+        order_exhibit,
+        scaling_exhibit,
+        solver_exhibit,
+        throughput_exhibit,
+    )
+    from malletrain.reproduce.malletrain.systems import Mix, System, Trial, WorkloadKind
     from malletrain.reproduce.malletrain.trace_exhibits import gaps_exhibit, lengths_exhibit
-    from malletrain.reproduce.malletrain.workloads import Mix, WorkloadKind
-    from malletrain.reproduce.report_writer import write_report
 
     measured = real_exhibits(real)
     make_folder(out)
@@ -457,7 +455,7 @@ def _each(work: Callable[[TrialT], ScoreT], trials: Sequence[TrialT], workers: i
 
 
 def _starts(scenario: Scenario, samples: float, workers: int, print_line: Callable[[str], None]) -> Exhibit:
-    from malletrain.reproduce.malletrain.start_exhibit import (
+    from malletrain.reproduce.malletrain.exhibits import (
         HOURS,
         MODES,
         START_SEEDS,
@@ -465,7 +463,7 @@ def _starts(scenario: Scenario, samples: float, workers: int, print_line: Callab
         start_exhibit,
         start_score,
     )
-    from malletrain.reproduce.malletrain.workloads import Mix, WorkloadKind
+    from malletrain.reproduce.malletrain.systems import Mix, WorkloadKind
 
     first = scenario.until(min(scenario.duration_s, HOURS[-1] * 3600.0))
     options = ReplayOptions(duration_s=first.duration_s)

@@ -22,6 +22,12 @@ from malletrain.cli.shared.terminal import has_terminal, terminal_width, visible
 from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import resources_pb2
 
+
+def tell(text: str) -> None:
+    """Say something on standard error."""
+    typer.echo(text, err=True)
+
+
 JsonOption = typer.Option("--json", help="Print JSON instead of a table.")
 
 

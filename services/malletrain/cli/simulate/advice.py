@@ -11,9 +11,8 @@ from enum import StrEnum
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.sources.schedulers.burst_buffers import BYTES_PER_GB, BurstBufferPool
 from malletrain.scavenger.sources.schedulers.slurm_queue import WAITING, NodeCounts, QueuedJob
-from malletrain.selection.comparison import StartChoice, compare_starts
 from malletrain.selection.problem import FreeResources, MachineResources, ResourceRequest, SelectionProblem
-from malletrain.selection.select import SelectionSettings
+from malletrain.selection.select import SelectionSettings, StartChoice, compare_starts
 
 _STARTABLE = frozenset({"None", "Priority", "Resources", "BurstBufferResources", "BurstBufferStageIn"})
 """Reasons of jobs that wait for their turn or for resources. Others wait for another job, a date, a person, a limit."""

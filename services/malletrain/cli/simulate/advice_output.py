@@ -8,8 +8,8 @@ import typer
 
 from malletrain.cli.shared.output import print_table
 from malletrain.cli.simulate.advice import Advice
-from malletrain.selection.comparison import FIRST_MISFIT
 from malletrain.selection.methods import SelectionMethod
+from malletrain.selection.select import FIRST_MISFIT
 
 _WAYS = {
     FIRST_MISFIT: "in order until the first does not fit",

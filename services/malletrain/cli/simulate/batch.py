@@ -35,24 +35,21 @@ from malletrain.cli.simulate.batch_selection import (
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace
 from malletrain.scavenger.trace_files import write_trace
-from malletrain.selection.genetic_parameters import GeneticParameters
+from malletrain.selection.generations import GeneticParameters
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import MAX_JOBS
 from malletrain.selection.rule import WasteReading
 from malletrain.selection.select import SelectionSettings, SelectionSolver
 from malletrain.simulator.batch.darshan import read_darshan, with_requests
 from malletrain.simulator.batch.engine import Overrun
-from malletrain.simulator.batch.files import SUFFIXES, check_schedule_name, write_schedule
+from malletrain.simulator.batch.generated import WorkloadRecipe, derive
 from malletrain.simulator.batch.idle import Window, idle_trace
-from malletrain.simulator.batch.job_table import write_jobs
-from malletrain.simulator.batch.policies import BatchPolicy, policy_named
-from malletrain.simulator.batch.recipes import WorkloadRecipe, derive
+from malletrain.simulator.batch.policies import BatchPolicy, ReservedKinds, Starved, WindowSettings, policy_named
 from malletrain.simulator.batch.running import all_settings, check_settings, machine_with, method_run, schedule_of
-from malletrain.simulator.batch.schedule import Schedule, statistics_of
-from malletrain.simulator.batch.selecting import ReservedKinds, Starved, WindowSettings
+from malletrain.simulator.batch.schedule import SUFFIXES, Schedule, check_schedule_name, statistics_of, write_schedule
 from malletrain.simulator.batch.usage import usage_of
 from malletrain.simulator.batch.workload import BatchWorkload
-from malletrain.simulator.batch.workload_files import read_any_workload
+from malletrain.simulator.batch.workload_files import read_any_workload, write_jobs
 from malletrain.simulator.traces.row_counts import RowCounts
 
 TABLE, DERIVE = "table", "derive"

@@ -16,13 +16,12 @@ from malletrain.cli.simulate.replay_output import require_plots
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.trace_files import write_trace
 from malletrain.selection.methods import SelectionMethod
-from malletrain.simulator.batch.files import write_schedule
 from malletrain.simulator.batch.idle import Window, idle_trace
-from malletrain.simulator.batch.kiviat import kiviat, kiviat_area, kiviat_axes
 from malletrain.simulator.batch.machine import MachineSpec, check_measured, parse_ssd
+from malletrain.simulator.batch.policies import SelectionCounts
 from malletrain.simulator.batch.running import BASELINE, MethodRun
-from malletrain.simulator.batch.selecting import SelectionCounts
-from malletrain.simulator.batch.usage import UsageMetrics
+from malletrain.simulator.batch.schedule import write_schedule
+from malletrain.simulator.batch.usage import UsageMetrics, kiviat, kiviat_area, kiviat_axes
 
 _TIMES = ("meanSolveS", "solve99S", "worstSolveS")
 _CLASSES = {
@@ -247,7 +246,7 @@ def write_comparison(
         (name, *(f"{value:.4f}" for value in values), f"{kiviat_area(values):.4f}") for name, values in graphs.items()
     ]
     (out / "kiviat.csv").write_text(_csv((("method", *axes, "area"), *table)), encoding="utf-8")
-    from malletrain.simulator.report.kiviat_plot import kiviat_chart
+    from malletrain.simulator.report.plots import kiviat_chart
 
     (out / "kiviat.png").write_bytes(kiviat_chart("0: worst method, 1: best", axes, graphs).png())
 

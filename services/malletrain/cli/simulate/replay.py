@@ -34,8 +34,8 @@ from malletrain.job_manager.machine.admission import AdmissionRule
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.replay.options import Accounting, ReplayEngine, ReplayOptions, ReplayPolicy
 from malletrain.simulator.replay.presets import PRESETS
+from malletrain.simulator.report.answers import HourlyRates
 from malletrain.simulator.report.delays import MeasuredDelay, read_delay
-from malletrain.simulator.report.hourly_rates import HourlyRates
 
 _HOUR_S = 3600.0
 

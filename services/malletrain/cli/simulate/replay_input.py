@@ -17,7 +17,7 @@ from malletrain.scavenger.trace_files import metadata_path, read_metadata, read_
 from malletrain.simulator.replay.job_set import Workload, read_job_set
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.presets import PRESETS, preset_workload
-from malletrain.simulator.replay.slices import HOUR_S
+from malletrain.simulator.replay.records import HOUR_S
 
 if TYPE_CHECKING:
     from malletrain.cli.journal.showing import JournalReport
@@ -71,8 +71,8 @@ def past_of(place: str, since: str | None, options: ReplayOptions) -> ReplayInpu
         MalleTrainError: it can't be read.
     """
     from malletrain.cli.journal.reading import read_journal
+    from malletrain.cli.journal.replay_options import span_of
     from malletrain.cli.journal.showing import report_on
-    from malletrain.cli.journal.span import span_of
     from malletrain.cli.shared.settings import load
     from malletrain.simulator.replay.evaluation import Scenario
     from malletrain.simulator.report.delays import release_delay

@@ -14,12 +14,10 @@ from malletrain.cli.simulate.replay_input import ReplayInput
 from malletrain.runtime.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from malletrain.simulator.replay.burst_buffer_figures import BurstBufferFigures
-    from malletrain.simulator.replay.evaluation import Evaluation
-    from malletrain.simulator.replay.metrics import Metrics
-    from malletrain.simulator.report.answers import Answers, Replayed
+    from malletrain.simulator.replay.evaluation import BurstBufferFigures, Evaluation
+    from malletrain.simulator.replay.records import Metrics
+    from malletrain.simulator.report.answers import Answers, HourlyRates, Replayed
     from malletrain.simulator.report.delays import MeasuredDelay
-    from malletrain.simulator.report.hourly_rates import HourlyRates
 
 SEED = 0
 """Of the drawings for intervals: the same replay gives the same page."""

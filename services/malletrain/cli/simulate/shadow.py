@@ -32,11 +32,11 @@ from malletrain.scavenger.state_file import ScavengerStateFile
 from malletrain.scavenger.trace_files import write_trace
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.presets import PRESETS
-from malletrain.simulator.report.hourly_rates import HourlyRates
+from malletrain.simulator.report.answers import HourlyRates
 
 if TYPE_CHECKING:
     from malletrain.simulator.replay.job_set import Workload
-    from malletrain.simulator.replay.metrics import Metrics
+    from malletrain.simulator.replay.records import Metrics
 
 _DEFAULT_OUT = Path("shadow.csv.gz")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
+import termios
+import tty
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import structlog
 from rich.console import Console
@@ -15,15 +20,88 @@ from rich.live import Live
 from malletrain.caller.credentials import caller_credential
 from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.cli.shared.terminal import open_console
-from malletrain.cli.top.events import Event, events_between, service_events
-from malletrain.cli.top.keys import read_keys
-from malletrain.cli.top.rows import View, pressed, rows_of
-from malletrain.cli.top.screen import screen
+from malletrain.cli.top.screen import Event, View, events_between, pressed, rows_of, screen, service_events
 from malletrain.observer.troubles import troubles
 from malletrain.observer.watching import Watcher
 from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.errors import InvalidInputError
+
+_NAMED = {
+    b"\x1b[A": "up",
+    b"\x1b[B": "down",
+    b"\x1bOA": "up",
+    b"\x1bOB": "down",
+    b"\x1b[5~": "page up",
+    b"\x1b[6~": "page down",
+    b"\x1b[H": "home",
+    b"\x1b[F": "end",
+    b"\x1bOH": "home",
+    b"\x1bOF": "end",
+    b"\x1b[1~": "home",
+    b"\x1b[4~": "end",
+    b"\r": "enter",
+    b"\n": "enter",
+    b"\x7f": "backspace",
+    b"\x08": "backspace",
+}
+_MAX_BYTES = 1024
+
+
+def parsed(data: bytes) -> list[str]:
+    """The keys in what a terminal has sent: characters, or names such as "up". Unknown sequences are left out."""
+    found: list[str] = []
+    while data:
+        name = next((known for known in _NAMED if data.startswith(known)), None)
+        if name is not None:
+            found.append(_NAMED[name])
+            data = data[len(name) :]
+        elif data == b"\x1b" or data.startswith(b"\x1b\x1b"):
+            found.append("escape")
+            data = data[1:]
+        elif data.startswith((b"\x1b[", b"\x1bO")):
+            end = next((place for place, byte in enumerate(data[2:], 2) if 0x40 <= byte <= 0x7E), len(data))
+            data = data[end + 1 :]
+        elif data.startswith(b"\x1b"):
+            data = data[2:]
+        else:
+            found.append(chr(data[0]))
+            data = data[1:]
+    return found
+
+
+@contextmanager
+def read_keys(terminal: int, handle: Callable[[str], None], hung_up: Callable[[], None]) -> Iterator[None]:
+    """Hand over each key without waiting for a line, and without showing it, while the context lasts.
+
+    Args:
+        terminal: File descriptor of the terminal.
+        handle: Called with each key in the event loop.
+        hung_up: Called when the terminal is gone.
+    """
+    loop = asyncio.get_running_loop()
+    before = termios.tcgetattr(terminal)
+
+    def ready() -> None:
+        try:
+            data = os.read(terminal, _MAX_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            loop.remove_reader(terminal)
+            hung_up()
+        for key in parsed(data):
+            handle(key)
+
+    tty.setcbreak(terminal)
+    loop.add_reader(terminal, ready)
+    try:
+        yield
+    finally:
+        loop.remove_reader(terminal)
+        with contextlib.suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
 
 _FRAME_SECONDS = 0.1
 """At most one frame in so many seconds."""

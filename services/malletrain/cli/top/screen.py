@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,10 +13,188 @@ from rich.text import Text
 
 from malletrain.allocator.utilization.definition import MINUTE_S, last_hour, utilization_of
 from malletrain.cli.jobs.outlook import eta_in_words, rate_in_words, samples_in_words
-from malletrain.cli.top.events import Event
-from malletrain.cli.top.rows import SortBy, TopRow, View, row_of, rows_of
 from malletrain.observer.facts import PlanFact
 from malletrain.observer.history import LOST, USES, History, Use
+from malletrain.observer.job_facts import JobFact
+from malletrain.observer.outlook import Outlook, outlook_of
+from malletrain.observer.troubles import NAMES
+
+_MAX_NAMED = 6
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that has happened.
+
+    Attributes:
+        time: When it was seen, in seconds since the epoch.
+        text: What.
+    """
+
+    time: float
+    text: str
+
+
+def events_between(before: History, after: History, time: float) -> list[Event]:
+    """What has changed. What is heard first of a service is its present state and no event.
+
+    Args:
+        before: What was known before.
+        after: What is known now.
+        time: Seconds since the epoch.
+    """
+    texts: list[str] = []
+    if before.nodes is not None and after.nodes is not None:
+        texts += _named(after.nodes.keys() - before.nodes.keys(), "joined")
+        texts += _named(before.nodes.keys() - after.nodes.keys(), "left")
+    if before.heard_jobs and before.jobs is not after.jobs:
+        texts += [text for job in after.jobs.values() for text in _of_job(before.jobs.get(job.id), job)]
+    known = {plan.generation for plan in before.plans}
+    for plan in after.plans if before.plans else ():
+        if plan.generation not in known:
+            outcome = "" if plan.applied else f" was refused ({plan.refusal})"
+            texts.append(f"plan {plan.generation}{outcome}: {plan.trigger}")
+    return [Event(time, text) for text in texts]
+
+
+def service_events(before: Mapping[str, bool | None], after: Mapping[str, bool | None], time: float) -> list[Event]:
+    """Services that have stopped or begun to answer.
+
+    Args:
+        before: Whether each answered, by name; None: not known.
+        after: Whether each answers now.
+        time: Seconds since the epoch.
+    """
+    return [
+        Event(time, f"{NAMES[name]} {'answers again' if answers else 'does not answer'}")
+        for name, answers in after.items()
+        if answers is not None and answers != before.get(name) and (before.get(name) is not None or not answers)
+    ]
+
+
+def _named(names: Iterable[str], what: str) -> list[str]:
+    known = sorted(names)
+    if not known:
+        return []
+    more = f" and {len(known) - _MAX_NAMED} more" if len(known) > _MAX_NAMED else ""
+    return [f"{', '.join(known[:_MAX_NAMED])}{more} {what}"]
+
+
+def _of_job(before: JobFact | None, now: JobFact) -> list[str]:
+    if before is now:
+        return []
+    why = f": {now.reason}" if now.reason else ""
+    if before is None:
+        return [f"{now.id} {now.name} is {now.state}{why}"]
+    if before.state != now.state:
+        return [f"{now.id} {before.state} → {now.state}{why}"]
+    if before.confirmed != now.confirmed and now.confirmed:
+        return [f"{now.id} trains on {len(now.confirmed)}, {len(before.confirmed)} before{why}"]
+    return []
+
+
+class SortBy(Enum):
+    """By what jobs are sorted: the key that is pressed, and what is shown for it."""
+
+    JOB = ("j", "job")
+    NAME = ("n", "name")
+    OWNER = ("o", "owner")
+    STATE = ("s", "state")
+    NODES = ("c", "nodes")
+    RATE = ("r", "samples/s")
+    PROGRESS = ("p", "progress")
+    LEFT = ("t", "time left")
+
+
+@dataclass(frozen=True)
+class TopRow:
+    """A job.
+
+    Attributes:
+        fact: The job.
+        outlook: How far it is, how fast, and how much longer it takes.
+    """
+
+    fact: JobFact
+    outlook: Outlook
+
+
+def row_of(history: History, fact: JobFact) -> TopRow:
+    """What is known of a job."""
+    stays = None if history.nodes is None else [node.expected_stay_s for node in history.nodes.values()]
+    return TopRow(fact, outlook_of(fact, history.progress.get(fact.id), history.curves.get(fact.id), stays))
+
+
+def rows_of(history: History, sort: SortBy, *, reverse: bool) -> list[TopRow]:
+    """All jobs, in this order; those that have ended come last."""
+    rows = [row_of(history, fact) for fact in history.jobs.values()]
+    rows.sort(key=lambda row: row.fact.id)
+    rows.sort(key=lambda row: _key(row, sort), reverse=reverse)
+    return sorted(rows, key=lambda row: row.fact.final)
+
+
+def _key(row: TopRow, sort: SortBy) -> tuple[bool, float | str]:
+    """By numbers, the largest first; what is not known comes last. Time left: the shortest first."""
+    fact, outlook = row.fact, row.outlook
+    texts = {SortBy.JOB: fact.id, SortBy.NAME: fact.name, SortBy.OWNER: fact.owner, SortBy.STATE: fact.state}
+    if sort in texts:
+        return (False, texts[sort])
+    numbers = {
+        SortBy.NODES: -float(len(fact.confirmed)),
+        SortBy.RATE: None if outlook.rate is None else -outlook.rate,
+        SortBy.PROGRESS: None if outlook.share is None else -outlook.share,
+        SortBy.LEFT: None if outlook.left is None else outlook.left.expected,
+    }
+    number = numbers[sort]
+    return (number is None, 0.0 if number is None else number)
+
+
+@dataclass(frozen=True)
+class View:
+    """What the user has chosen.
+
+    Attributes:
+        sort: By what jobs are sorted.
+        reverse: Whether the other way round.
+        selected: Identifier of the job that the keys are at; empty: the first one.
+        opened: Whether that job is shown alone.
+        over: Whether the user has had enough.
+    """
+
+    sort: SortBy = SortBy.JOB
+    reverse: bool = False
+    selected: str = ""
+    opened: bool = False
+    over: bool = False
+
+
+_MOVES = {"up": -1, "down": 1, "page up": -10, "page down": 10, "home": -(10**9), "end": 10**9}
+
+
+def pressed(view: View, key: str, listed: Sequence[str]) -> View:
+    """The view after a key.
+
+    Args:
+        view: The view.
+        key: A character, or the name of a key, such as "up".
+        listed: Identifiers of the listed jobs, in order.
+    """
+    at = listed.index(view.selected) if view.selected in listed else 0
+    selected = listed[at] if listed else ""
+    if key == "q" and not view.opened:
+        return View(view.sort, view.reverse, selected, over=True)
+    if key in ("escape", "backspace", "q"):
+        return View(view.sort, view.reverse, selected)
+    if key == "enter":
+        return View(view.sort, view.reverse, selected, bool(selected))
+    if key in _MOVES and listed:
+        moved = listed[min(len(listed) - 1, max(0, at + _MOVES[key]))]
+        return View(view.sort, view.reverse, moved, view.opened)
+    for sort in SortBy:
+        if key == sort.value[0]:
+            return View(sort, sort is view.sort and not view.reverse, selected, view.opened)
+    return view
+
 
 _STATES = {"RUNNING": "green", "RESCALING": "yellow", "STARTING": "yellow", "FAILED": "red", "STOPPING": "yellow"}
 _MAX_EVENTS = 8

@@ -12,8 +12,7 @@ import numpy as np
 import typer
 
 from malletrain.cli.shared.output import JsonOption, duration, print_json, print_table
-from malletrain.cli.trace.figures import draw_distribution
-from malletrain.cli.trace.files import HOUR_S
+from malletrain.cli.trace.files import HOUR_S, draw_distribution
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
 from malletrain.scavenger.trace_files import read_trace

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from bokeh.models import (
+    AdaptiveTicker,
     ColumnDataSource,
+    CompositeTicker,
     CustomJS,
     CustomJSHover,
+    CustomJSTickFormatter,
     FactorRange,
     FixedTicker,
     HoverTool,
+    NoOverlap,
+    NumeralTickFormatter,
     Range1d,
     Whisker,
 )
@@ -21,8 +27,74 @@ from bokeh.themes import Theme
 from bokeh.transform import linear_cmap, stack
 
 from malletrain.dashboard.figures.colours import THEMES, Colours
-from malletrain.dashboard.figures.ticks import hover_time, label_numbers, label_times
+from malletrain.dashboard.figures.columns import Columns
 from malletrain.observer.history import USES, Use
+
+_HOUR_S, _DAY_S = 3600.0, 86_400.0
+_NUMBER = """
+for (const [size, unit] of [[1e15, "quadrillion"], [1e12, "trillion"], [1e9, "billion"], [1e6, "million"]]) {
+  if (Math.abs(tick) >= size) return `${+(tick / size).toFixed(3)} ${unit}`;
+}
+return tick.toLocaleString("en-US", {maximumFractionDigits: 6});
+"""
+_TIME = """
+const two = (number) => String(number).padStart(2, "0");
+const at = new Date(tick), before = index > 0 ? new Date(ticks[index - 1]) : null;
+const step = ticks.length > 1 ? ticks[1] - ticks[0] : 60000;
+const month = at.toLocaleString("en-GB", {month: "short"}), year = at.getFullYear();
+const otherYear = before === null || before.getFullYear() !== year;
+if (step >= 28 * 86400000) return step >= 365 * 86400000 ? String(year) : `${month} ${year}`;
+const day = `${two(at.getDate())} ${month}`;
+if (step >= 86400000) return otherYear ? `${day}\\n${year}` : day;
+const seconds = step < 60000 ? `:${two(at.getSeconds())}` : "";
+const time = `${two(at.getHours())}:${two(at.getMinutes())}${seconds}`;
+return before === null || before.toDateString() !== at.toDateString() ? `${time}\\n${day}` : time;
+"""
+_HOVER_TIME = """
+const at = new Date(value), two = (number) => String(number).padStart(2, "0");
+return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} `
+  + `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+"""
+_DURATION = """
+const [by, unit] = tick < 60 ? [1, "s"] : tick < 3600 ? [60, "min"] : tick < 172800 ? [3600, "h"] : [86400, "d"];
+return tick === 0 ? "0" : `${(+(tick / by).toFixed(2)).toLocaleString("en-US")} ${unit}`;
+"""
+
+
+def label_times(axis: Any) -> None:
+    """Label times from seconds to years, as the browser's clock shows them.
+
+    Below times of day stands the date, at the first tick and where it changes.
+    """
+    axis.major_label_policy = NoOverlap(min_distance=8)
+    axis.formatter = CustomJSTickFormatter(code=_TIME)
+
+
+def hover_time() -> CustomJSHover:
+    """Has a tooltip show a time as the browser's clock does; its format is `custom`."""
+    return CustomJSHover(code=_HOVER_TIME)
+
+
+def label_numbers(*axes: Any) -> None:
+    """Write numbers with separators of thousands, and large ones in words."""
+    for axis in axes:
+        axis.formatter = CustomJSTickFormatter(code=_NUMBER)
+        axis.major_label_policy = NoOverlap(min_distance=8)
+
+
+def label_durations(*axes: Any) -> None:
+    """Write seconds as people say them, with ticks at whole seconds, minutes, hours and days."""
+    for axis in axes:
+        axis.ticker = CompositeTicker(
+            tickers=[
+                AdaptiveTicker(base=60, mantissas=[1, 2, 5, 10, 20, 30], max_interval=_HOUR_S / 2),
+                AdaptiveTicker(base=24, mantissas=[1, 2, 3, 6, 12], min_interval=_HOUR_S, max_interval=_DAY_S / 2),
+                AdaptiveTicker(base=10, mantissas=[1, 2, 5], min_interval=_DAY_S),
+            ]
+        )
+        axis.formatter = CustomJSTickFormatter(code=_DURATION)
+        axis.major_label_policy = NoOverlap(min_distance=8)
+
 
 _TOOLS = "xpan,xwheel_zoom,xbox_zoom,reset"
 _MAX_LABELS = 24
@@ -410,3 +482,84 @@ def worth_rows(jobs: Sequence[str]) -> list[str]:
 def worth_height(jobs: int) -> int:
     """Height of `worth_figure` in pixels."""
     return min(900, 130 + 28 * jobs)
+
+
+def _mark_age(plot: Any, mark: ColumnDataSource | None, y: str, node: str, colours: Colours) -> None:
+    """Mark how long the chosen node has been idle by now."""
+    if mark is not None:
+        point = {"size": 13, "marker": "diamond", "color": colours.text, "legend_label": f"{node} now"}
+        plot.scatter(source=mark, x="seconds", y=y, **point)
+        legend_above(plot)
+
+
+def survival_figure(
+    source: ColumnDataSource, colours: Colours, mark: ColumnDataSource | None = None, node: str = ""
+) -> Any:
+    """How long nodes stay idle, and how long the chosen node has been."""
+    plot = plain("survival", 260, "idle for", "share that lasts longer")
+    label_durations(plot.xaxis)
+    plot.y_range.end = 1.02
+    from_zero(plot, plot.x_range, plot.y_range)
+    plot.yaxis.formatter = NumeralTickFormatter(format="0 %")
+    plot.line(source=source, x="seconds", y="share", color=colours.first, line_width=2.5)
+    _mark_age(plot, mark, "share", node, colours)
+    return plot
+
+
+def stay_figure(
+    source: ColumnDataSource, colours: Colours, mark: ColumnDataSource | None = None, node: str = ""
+) -> Any:
+    """How much longer a node stays that has been idle for a time, and how long the chosen node has been."""
+    plot = plain("stay", 260, "idle for so far", "expected further stay")
+    label_durations(plot.xaxis, plot.yaxis)
+    from_zero(plot, plot.x_range, plot.y_range)
+    plot.line(source=source, x="seconds", y="stay", color=colours.second, line_width=2.5)
+    _mark_age(plot, mark, "stay", node, colours)
+    return plot
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a job has logged of a metric.
+
+    Attributes:
+        job_id: The job.
+        label: What it is called beside its identifier: its parameters, or its name.
+        steps: Step of each point.
+        values: Its value.
+    """
+
+    job_id: str
+    label: str
+    steps: Sequence[int]
+    values: Sequence[float]
+
+
+def course_lines(courses: Sequence[Course], colours: Colours) -> Columns:
+    """A line for each job."""
+    return {
+        "job": [course.job_id for course in courses],
+        "label": [course.label for course in courses],
+        "steps": [list(course.steps) for course in courses],
+        "values": [list(course.values) for course in courses],
+        "colour": [colours.of_job(course.job_id) for course in courses],
+        "dash": [colours.dash_of_job(course.job_id) for course in courses],
+    }
+
+
+def comparison_figure(source: ColumnDataSource, metric: str) -> Any:
+    """The figure; see `course_lines`."""
+    plot = plain("compare", 420, "step", metric)
+    lines = plot.multi_line(
+        xs="steps",
+        ys="values",
+        source=source,
+        line_color="colour",
+        line_dash="dash",
+        line_width=2,
+        hover_line_width=4,
+        hover_line_color="colour",
+    )
+    tips = [("job", "@job @label"), ("step", "$data_x{0,0}"), ("value", "$data_y")]
+    plot.add_tools(HoverTool(renderers=[lines], tooltips=tips, line_policy="nearest"))
+    return plot

@@ -12,15 +12,13 @@ import grpc.aio
 from bokeh.models import ColumnDataSource
 
 from malletrain.dashboard.figures.columns import Columns
-from malletrain.dashboard.figures.comparison import Course, comparison_figure, course_lines
+from malletrain.dashboard.figures.plots import Course, comparison_figure, course_lines
 from malletrain.dashboard.identities import Viewer
 from malletrain.dashboard.pages import markup, views
 from malletrain.dashboard.pages.job_answers import job_manager, metrics_of, no_answer_in_words
-from malletrain.dashboard.pages.markup import Cell, Regions, Row
-from malletrain.dashboard.pages.page import Page
-from malletrain.dashboard.pages.sections import STATES, Section
+from malletrain.dashboard.pages.markup import STATES, Cell, Regions, Row, Section
+from malletrain.dashboard.pages.page import Page, SharedData
 from malletrain.dashboard.pages.selection import Selection
-from malletrain.dashboard.pages.shared_data import SharedData
 from malletrain.observer.history import History
 from malletrain.observer.job_facts import JobFact
 from malletrain.observer.job_groups import JobGroup, belongs, groups_of

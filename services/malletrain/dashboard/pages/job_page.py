@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
 import grpc.aio
+from bokeh.layouts import column
 from bokeh.models import ColumnDataSource
 from markupsafe import escape
 
 from malletrain.dashboard.figures import columns, plots
-from malletrain.dashboard.figures.series import Series
+from malletrain.dashboard.figures.colours import Colours
+from malletrain.dashboard.figures.columns import Columns, Series
 from malletrain.dashboard.pages import markup, views
 from malletrain.dashboard.pages.actions import Action, actions_html, job_actions
 from malletrain.dashboard.pages.job_answers import (
@@ -22,10 +24,8 @@ from malletrain.dashboard.pages.job_answers import (
     no_answer_in_words,
     profile_of,
 )
-from malletrain.dashboard.pages.markup import Cell, Regions, Row
-from malletrain.dashboard.pages.metric_figures import MetricFigures
+from malletrain.dashboard.pages.markup import Cell, Regions, Row, Section
 from malletrain.dashboard.pages.page import Page
-from malletrain.dashboard.pages.sections import Section
 from malletrain.observer import intake, job_intake
 from malletrain.observer.eta import eta, idle_quantiles
 from malletrain.observer.facts import HeldFact
@@ -33,6 +33,72 @@ from malletrain.observer.history import History
 from malletrain.observer.job_facts import CurveFact, JobFact, ProgressFact
 from malletrain.runtime.channel import DEADLINE_SECONDS
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
+
+MOST = 12
+"""Metrics that are shown, by name."""
+
+
+class MetricFigures:
+    """The figures of one page.
+
+    Attributes:
+        layout: What holds them, one above the other.
+    """
+
+    def __init__(self, times: Any, marks: ColumnDataSource, colours: Colours, prepare: Callable[[Any], object]) -> None:
+        """None yet.
+
+        Args:
+            times: Range of the times that all figures of the page show.
+            marks: Rescales and preemptions: `time` and `colour`.
+            colours: Colours of the theme.
+            prepare: Called with each new figure.
+        """
+        self.layout = column(children=[], name="metrics", sizing_mode="stretch_width")
+        self._times = times
+        self._marks = marks
+        self._colours = colours
+        self._prepare = prepare
+        self._sources: dict[str, ColumnDataSource] = {}
+
+    def show(self, histories: Sequence[monitor_pb2.MetricHistory]) -> None:
+        """Bring them up to date."""
+        added = []
+        for history in histories[:MOST]:
+            data = metric_columns(history)
+            if (source := self._sources.get(history.name)) is not None:
+                source.data = data
+                continue
+            source = self._sources[history.name] = ColumnDataSource(data=data)
+            number = len(self._sources)
+            plot = plots.metric_figure(number, history.name, self._times, source, self._marks, self._colours)
+            self._prepare(plot)
+            added.append(plot)
+        if added:
+            self.layout.children = [*self.layout.children, *added]
+
+
+def metric_columns(history: monitor_pb2.MetricHistory) -> Columns:
+    """What a script has logged of one metric."""
+    return {
+        "time": [1000.0 * point.unix_seconds for point in history.points],
+        "step": [point.step for point in history.points],
+        "value": [point.value for point in history.points],
+        "least": [point.least for point in history.points],
+        "most": [point.most for point in history.points],
+        "values": [point.values for point in history.points],
+    }
+
+
+def metrics_columns(histories: Iterable[monitor_pb2.MetricHistory]) -> Columns:
+    """What a script has logged of all metrics, one after the other."""
+    found: dict[str, list[Any]] = {"metric": []}
+    for history in histories:
+        found["metric"] += [history.name] * len(history.points)
+        for name, values in metric_columns(history).items():
+            found.setdefault(name, []).extend(values)
+    return found
+
 
 _LOG_LINES = 200
 _MAX_EVENTS = 1000

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from malletrain.dashboard.pages import views
-from malletrain.dashboard.pages.markup import Regions
+from malletrain.dashboard.pages.markup import STATES, Regions, Section
 from malletrain.dashboard.pages.page import Page
-from malletrain.dashboard.pages.sections import STATES, Section
 
 _SECTIONS = (
     Section(

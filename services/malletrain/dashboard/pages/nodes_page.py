@@ -7,13 +7,12 @@ from typing import Any
 
 from bokeh.models import ColumnDataSource
 
-from malletrain.dashboard.figures import columns, stay_plots
-from malletrain.dashboard.figures.series import Series
+from malletrain.dashboard.figures import columns, plots
+from malletrain.dashboard.figures.columns import Series
 from malletrain.dashboard.pages import markup, views
 from malletrain.dashboard.pages.actions import actions_html, node_actions
-from malletrain.dashboard.pages.markup import Regions
+from malletrain.dashboard.pages.markup import Regions, Section
 from malletrain.dashboard.pages.page import Page
-from malletrain.dashboard.pages.sections import Section
 from malletrain.observer.history import History
 
 _SECTIONS = (
@@ -78,8 +77,8 @@ class NodesPage(Page):
         self._survival, survival = self.series("survival", lambda: Series(_survival))
         self._mark = ColumnDataSource(data=self._age()) if node else None
         return [
-            stay_plots.survival_figure(survival, self.colours, self._mark, node),
-            stay_plots.stay_figure(survival, self.colours, self._mark, node),
+            plots.survival_figure(survival, self.colours, self._mark, node),
+            plots.stay_figure(survival, self.colours, self._mark, node),
         ]
 
     def on_refreshed(self) -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 from malletrain.allocator.utilization.definition import IN_WORDS
 from malletrain.dashboard.figures import columns, plots
-from malletrain.dashboard.figures.series import FragmentSeries, Series
+from malletrain.dashboard.figures.columns import FragmentSeries, Series
 from malletrain.dashboard.pages import markup, now_views, views
-from malletrain.dashboard.pages.markup import Regions
+from malletrain.dashboard.pages.markup import Regions, Section
 from malletrain.dashboard.pages.page import Page
-from malletrain.dashboard.pages.sections import Section
 from malletrain.observer.history import History
 
 _SECTIONS = (

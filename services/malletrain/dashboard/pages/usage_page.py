@@ -12,9 +12,8 @@ import grpc.aio
 from malletrain.dashboard.identities import Viewer
 from malletrain.dashboard.pages import markup, views
 from malletrain.dashboard.pages.job_answers import job_manager, no_answer_in_words
-from malletrain.dashboard.pages.markup import Cell, Regions, Row
+from malletrain.dashboard.pages.markup import Cell, Regions, Row, Section
 from malletrain.dashboard.pages.page import Page
-from malletrain.dashboard.pages.sections import Section
 from malletrain.observer.usage import HOUR_SECONDS, MONTHLY, month_at, month_bounds, summed
 from malletrain.observer.watching import Watcher
 from malletrain.v1 import job_manager_pb2

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from malletrain.allocator.explanation.sentences import in_units
 from malletrain.dashboard.figures.colours import Colours
 from malletrain.dashboard.figures.columns import jobs_in_words
-from malletrain.dashboard.pages import zones
+from malletrain.dashboard.pages import selection
 from malletrain.dashboard.pages.markup import Cell, Row, duration, number, percent
 from malletrain.dashboard.pages.plan_values import PlanValues
 from malletrain.dashboard.pages.selection import Selection
@@ -22,12 +22,12 @@ MAX_ROWS = 1000
 
 def time_of_day(time: float) -> str:
     """A time as hours, minutes and seconds in the viewer's zone, which figures have as well."""
-    return f"{zones.at(time):%H:%M:%S}"
+    return f"{selection.at(time):%H:%M:%S}"
 
 
 def date_and_time(time: float) -> str:
     """A time with its date, in the viewer's zone."""
-    return f"{zones.at(time):%Y-%m-%d %H:%M:%S}"
+    return f"{selection.at(time):%Y-%m-%d %H:%M:%S}"
 
 
 def legend_rows(history: History, colours: Colours, chosen: Selection) -> tuple[Row, ...]:

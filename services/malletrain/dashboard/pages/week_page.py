@@ -12,9 +12,8 @@ from markupsafe import Markup
 from malletrain.allocator.utilization.definition import IN_WORDS
 from malletrain.dashboard.figures import plots
 from malletrain.dashboard.pages import markup, week_views
-from malletrain.dashboard.pages.markup import Regions
+from malletrain.dashboard.pages.markup import Regions, Section
 from malletrain.dashboard.pages.page import Page
-from malletrain.dashboard.pages.sections import Section
 from malletrain.dashboard.pages.week_views import Form
 from malletrain.dashboard.pages.what_if import NO_COLUMNS, WhatIf, course_columns
 from malletrain.model.what_if import WhatIfComparison

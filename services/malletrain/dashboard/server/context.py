@@ -12,8 +12,7 @@ from tornado.httputil import HTTPServerRequest
 from malletrain.common.tasks import start_task
 from malletrain.dashboard.identities import Viewer, Viewers
 from malletrain.dashboard.one_time_links import OneTimeLinks
-from malletrain.dashboard.pages.page import Page
-from malletrain.dashboard.pages.shared_data import SharedData
+from malletrain.dashboard.pages.page import Page, SharedData
 from malletrain.dashboard.server.page_access import Sessions
 from malletrain.runtime.failures import log_failure
 

@@ -25,19 +25,16 @@ from malletrain.dashboard.pages.job_page import JobPage
 from malletrain.dashboard.pages.jobs_page import JobsPage
 from malletrain.dashboard.pages.nodes_page import NodesPage
 from malletrain.dashboard.pages.now_page import NowPage
-from malletrain.dashboard.pages.page import Page
+from malletrain.dashboard.pages.page import Page, SharedData
 from malletrain.dashboard.pages.plan_page import PlanPage
-from malletrain.dashboard.pages.selection import Selection
-from malletrain.dashboard.pages.shared_data import SharedData
+from malletrain.dashboard.pages.selection import ZONE_COOKIE, Selection
 from malletrain.dashboard.pages.usage_page import UsagePage
 from malletrain.dashboard.pages.week_page import WeekPage
-from malletrain.dashboard.pages.zones import ZONE_COOKIE
 from malletrain.dashboard.replays import Replays
 from malletrain.dashboard.server.context import ServerContext
-from malletrain.dashboard.server.documents import PageHandler, PageView
+from malletrain.dashboard.server.documents import UNUSED_S, PageHandler, PageView, PreparedDocument, PreparedDocuments
 from malletrain.dashboard.server.handlers import Actions, Alive, Csv, Files, Login, Root, WhatIfs
 from malletrain.dashboard.server.page_access import OurHost, PageAccess, Sessions
-from malletrain.dashboard.server.prepared_documents import UNUSED_S, PreparedDocument, PreparedDocuments
 from malletrain.observer.watching import Watcher
 
 _PAGES: dict[str, type[Page]] = {

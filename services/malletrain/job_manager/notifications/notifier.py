@@ -21,8 +21,7 @@ from malletrain.job_manager.notifications.settings import NotificationSettings
 from malletrain.job_manager.storage.store import JobStore
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.database.errors import DatabaseUnavailableError
-from malletrain.runtime.notices.delivery import Deliver
-from malletrain.runtime.notices.sending import receivers, send
+from malletrain.runtime.notices.delivery import Deliver, receivers, send
 
 _SECTION = "job_manager.notifications"
 _LOOK_SECONDS = 1.0

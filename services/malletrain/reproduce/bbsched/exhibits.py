@@ -5,27 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
-from malletrain.reproduce.bbsched import published
-from malletrain.reproduce.bbsched.plan import (
+from malletrain.reproduce.bbsched.trials import (
+    BREAKDOWN,
+    BURST_BUFFER_USAGE,
     HARVEST_RECIPES,
     METHODS,
+    NODE_USAGE,
     READING_RECIPES,
     READINGS,
     RECIPES,
     SSD_METHODS,
     SSD_RECIPES,
+    TABLE_3,
+    WAIT,
+    WAIT_CHANGES,
     WINDOWS,
     BatchResults,
+    BatchTrialResult,
 )
-from malletrain.reproduce.bbsched.trials import BatchTrialResult
 from malletrain.reproduce.exhibits import Cell, Exhibit, rounded
 from malletrain.reproduce.malletrain.exhibits import interval
-from malletrain.simulator.batch.kiviat import kiviat, kiviat_area, kiviat_axes
 from malletrain.simulator.batch.running import BASELINE
-from malletrain.simulator.batch.usage import UsageMetrics
+from malletrain.simulator.batch.usage import UsageMetrics, kiviat, kiviat_area, kiviat_axes
 from malletrain.simulator.report.axes import Axis
-from malletrain.simulator.report.kiviat_plot import kiviat_chart
-from malletrain.simulator.report.plots import Chart, bars
+from malletrain.simulator.report.plots import Chart, bars, kiviat_chart
 
 _Value = Callable[[UsageMetrics], float]
 _OURS = " Ours: generated workloads with the machines' traits, means over {} of them, paired with the baseline, ± 95 %."
@@ -38,15 +41,15 @@ _CAREFUL = " Where intervals overlap, no order of methods can be told."
 def exhibits_of(results: BatchResults) -> list[Exhibit]:
     """All exhibits that need trials, in the order of the paper."""
     return [
-        _usage(results, "figure-6", "node usage", lambda found: 100 * found.node_usage, published.NODE_USAGE),
+        _usage(results, "figure-6", "node usage", lambda found: 100 * found.node_usage, NODE_USAGE),
         _usage(
             results,
             "figure-7",
             "burst buffer usage",
             lambda found: 100 * found.burst_buffer_usage,
-            published.BURST_BUFFER_USAGE,
+            BURST_BUFFER_USAGE,
         ),
-        _relative(results, "figure-8", "wait", lambda found: found.mean_wait_s, published.WAIT, published.WAIT_CHANGES),
+        _relative(results, "figure-8", "wait", lambda found: found.mean_wait_s, WAIT, WAIT_CHANGES),
         _breakdown(results, "figure-9", "nodes", lambda found: found.waits_by_nodes),
         _breakdown(results, "figure-10", "burst buffer", lambda found: found.waits_by_burst_buffer),
         _breakdown(results, "figure-11", "run time", lambda found: found.waits_by_run),
@@ -166,7 +169,7 @@ def _breakdown(
         f"Fig. {number}: wait on Theta-S4 by {title}",
         heads,
         rounded(rows),
-        published.BREAKDOWN[title] + _note(results),
+        BREAKDOWN[title] + _note(results),
         _bars(f"Fig. {number}: wait by {title}, s", rows, 2),
     )
 
@@ -215,7 +218,7 @@ def _windows(results: BatchResults) -> Exhibit:
                 fmean(one.mean_slowdown for one in found),
             )
             by_genetic = sum(one.genetic_answers for one in trials)
-            theirs = published.TABLE_3.get((machine, size), (None,) * len(ours))
+            theirs = TABLE_3.get((machine, size), (None,) * len(ours))
             rows.append((f"{machine}-s4", size, *_besides(ours, theirs), by_genetic))
     heads = (
         "workload",

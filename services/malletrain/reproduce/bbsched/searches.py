@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from malletrain.reproduce.bbsched import published
-from malletrain.reproduce.bbsched.plan import RECIPES
-from malletrain.reproduce.bbsched.trials import LOADS, ORIGINAL
+from malletrain.reproduce.bbsched.trials import LOADS, ORIGINAL, RECIPES, TABLE_1, TIMES
 from malletrain.reproduce.exhibits import Cell, Exhibit, rounded
-from malletrain.selection.genetic_parameters import GeneticParameters
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.selection.generations import GeneticParameters
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import (
     FreeResources,
     MachineResources,
+    Objectives,
     ResourceRequest,
     SelectionProblem,
     objectives_of,
 )
-from malletrain.selection.quality import generational_distance
 from malletrain.selection.select import SelectionSettings, SelectionSolver, front_of, genetic_front_of, select
-from malletrain.simulator.batch.generated import PROFILES, generate, original_requests
+from malletrain.simulator.batch.generated import PROFILES, WorkloadRecipe, derive, generate, original_requests
 from malletrain.simulator.batch.policies import policy_named
-from malletrain.simulator.batch.recipes import WorkloadRecipe, derive
 from malletrain.simulator.batch.running import BASELINE, schedule_of
 from malletrain.simulator.report.axes import Axis
 from malletrain.simulator.report.plots import lines
+
+
+def generational_distance(found: Sequence[Objectives], true: Sequence[Objectives], machine: MachineResources) -> float:
+    """Mean distance of the found points to the nearest true one, with objectives as shares of the machine.
+
+    Raises:
+        InvalidInputError: one of the sets is empty.
+    """
+    if not found or not true:
+        raise InvalidInputError("found, true", "at least one point each", (len(found), len(true)))
+    exact = [_shares(point, machine) for point in true]
+    return fmean(min(math.dist(_shares(point, machine), other) for other in exact) for point in found)
+
+
+def _shares(point: Objectives, machine: MachineResources) -> tuple[float, float, float, float]:
+    ssd = machine.ssd_gb or 1
+    return (
+        point.nodes / machine.nodes,
+        point.burst_buffer_gb / (machine.burst_buffer_gb or 1),
+        point.ssd_gb / ssd,
+        point.wasted_gb / ssd,
+    )
+
 
 _PROBLEMS = 10
 _POPULATIONS, _GENERATIONS = (10, 20, 50), (50, 100, 200, 500, 1000, 2000)
@@ -39,7 +61,7 @@ def example() -> Exhibit:
     requests = tuple(ResourceRequest(*row) for row in ((80, 20), (10, 85), (40, 5), (10, 0), (20, 0)))
     problem = SelectionProblem(MachineResources(100, 100), FreeResources(100, 0, 100), requests)
     rows: list[tuple[Cell, ...]] = []
-    for method, said in published.TABLE_1.items():
+    for method, said in TABLE_1.items():
         chosen = select(
             problem, SelectionSettings(SelectionMethod.IN_ORDER if method == BASELINE else SelectionMethod(method))
         ).chosen
@@ -119,7 +141,7 @@ def solve_times(clock: Callable[[], float], rng: random.Random) -> Exhibit:
         "Fig. 2: time of a decision by window",
         ("window", "exact, ms", "genetic, ms"),
         rounded(rows),
-        published.TIMES,
+        TIMES,
         lines("Fig. 2: time of a decision", "jobs in the window", Axis("ms", log=True), series),
         measured=True,
     )
@@ -165,7 +187,7 @@ def solve_statistics(clock: Callable[[], float], jobs: int) -> Exhibit:
     """Times of all selections of one simulation."""
     profile = PROFILES["theta"]
     workload = derive(generate(profile, jobs, LOADS["theta"], 0), WorkloadRecipe.S4, 0)
-    from malletrain.simulator.batch.selecting import WindowSettings
+    from malletrain.simulator.batch.policies import WindowSettings
 
     counts = schedule_of(workload, policy_named(profile.policy), WindowSettings(), clock=clock)[1]
     times = sorted(1000 * time_s for time_s in counts.solve_s)
@@ -175,6 +197,6 @@ def solve_statistics(clock: Callable[[], float], jobs: int) -> Exhibit:
         "Times of the selections of a simulation of Theta-S4",
         ("selections", "mean, ms", "99 %, ms", "worst, ms", "by the genetic algorithm"),
         rounded([row]),
-        published.TIMES,
+        TIMES,
         measured=True,
     )

@@ -7,22 +7,29 @@ from collections.abc import Mapping
 import numpy as np
 
 from malletrain.allocator.problem.allocation_problem import ObjectiveMetric
-from malletrain.reproduce.bftrainer.experiments import FORWARD_S, JobSets, hpo_name
-from malletrain.reproduce.bftrainer.published import (
+from malletrain.reproduce.bftrainer.experiments import (
     EFFICIENCY,
     EQUAL_COST_PER_EVENT,
     FIVE_TIMES_EVENTS,
+    FORWARD_S,
     PREEMPTED_WITHIN,
     TIMES_MILP,
     TWICE_EVENTS,
     WORSE_EVENTS,
+    JobSets,
+    hpo_name,
 )
 from malletrain.reproduce.exhibits import Exhibit, rounded
-from malletrain.simulator.replay.baselines import static_rate
-from malletrain.simulator.replay.evaluation import Evaluation, Scenario
-from malletrain.simulator.replay.metrics import cumulative_samples, preemption_within, sums_between
+from malletrain.simulator.replay.evaluation import Evaluation, Scenario, static_rate
 from malletrain.simulator.replay.options import ReplayOptions
-from malletrain.simulator.replay.slices import HOUR_S, idle_node_hours, slices_of
+from malletrain.simulator.replay.records import (
+    HOUR_S,
+    cumulative_samples,
+    idle_node_hours,
+    preemption_within,
+    slices_of,
+    sums_between,
+)
 from malletrain.simulator.report.answers import usable_nodes
 from malletrain.simulator.report.axes import Axis, Kind, TimeAxis
 from malletrain.simulator.report.plots import Mark, lines, time_bars

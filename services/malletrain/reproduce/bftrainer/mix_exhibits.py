@@ -11,12 +11,16 @@ from malletrain.allocator.problem.objective import metric_scale
 from malletrain.reproduce.bftrainer.experiments import (
     COST_FACTORS,
     MIX_FORWARD_S,
+    MODEL_EFFICIENCY,
+    PARALLEL,
+    TABLE_3,
+    TABLE_4,
+    UNOCCUPIED,
     JobSets,
     cost_name,
     mix_name,
     model_name,
 )
-from malletrain.reproduce.bftrainer.published import MODEL_EFFICIENCY, PARALLEL, TABLE_3, TABLE_4, UNOCCUPIED
 from malletrain.reproduce.exhibits import Exhibit, rounded
 from malletrain.simulator.replay.evaluation import Evaluation
 from malletrain.simulator.report.axes import Axis, Kind

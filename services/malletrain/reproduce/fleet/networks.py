@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from statistics import correlation, median
 
 from malletrain.reproduce.exhibits import Exhibit, rounded
-from malletrain.reproduce.fleet import published
-from malletrain.reproduce.fleet.trials import published_problem
+from malletrain.reproduce.fleet.trials import CURVES, MEMBERS, published_problem
 from malletrain.simulator.report.axes import Axis
 from malletrain.simulator.report.plots import bars, lines
 
@@ -34,7 +33,7 @@ def _places(values: Sequence[float]) -> list[float]:
 
 
 def _single_gpu() -> Exhibit:
-    rates = [rate for rate, _ in published.MEMBERS]
+    rates = [rate for rate, _ in MEMBERS]
     counts = [sum(low <= rate < low + 20 for rate in rates) for low in _BINS]
     names = [f"{low} to {low + 20}" for low in _BINS]
     return Exhibit(
@@ -49,8 +48,8 @@ def _single_gpu() -> Exhibit:
 
 
 def _by_size() -> Exhibit:
-    rates = [rate for rate, _ in published.MEMBERS]
-    epochs = [float(count) for _, count in published.MEMBERS]
+    rates = [rate for rate, _ in MEMBERS]
+    epochs = [float(count) for _, count in MEMBERS]
     places = [float(place) for place in range(1, len(rates) + 1)]
     rows = [
         (f"{begin + 1} to {begin + 20}", median(rates[begin : begin + 20]), median(epochs[begin : begin + 20]))
@@ -91,7 +90,7 @@ def _profiled() -> Exhibit:
         "Supplement, Fig. 3: profiled rates of 100 networks",
         ("GPUs", *(f"{name}, samples/s" for name in shown), "least speedup", "median", "largest"),
         rounded(rows),
-        f"The paper draws 100 curves. {len(published.CURVES)} of them could be read off; the others are between these, "
+        f"The paper draws 100 curves. {len(CURVES)} of them could be read off; the others are between these, "
         "by their rate on one GPU (efficiency linear in its logarithm). The drawing is for ImageNet, these rates are "
         "for Caltech256.",
         lines(

@@ -1,19 +1,208 @@
-"""MalleTrain's exhibits: Fig. 12, 6 and 8, and the accuracy of profiles."""
+"""MalleTrain's exhibits: Fig. 2, 6, 8, 12 and 14, the accuracy of profiles, and what profiling costs at the start."""
 
 from __future__ import annotations
 
 import math
+import random
+import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Protocol
 
+import numpy as np
+
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel
+from malletrain.allocator.problem.objective import scale_values
+from malletrain.allocator.solvers.milp import MilpModel
+from malletrain.allocator.solvers.milp_counts import counts_model
+from malletrain.profiler.machine.options import ProfilingMode
+from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState
 from malletrain.profiler.machine.scale_selection import ScaleStrategy, candidate_scales
 from malletrain.reproduce.exhibits import Cell, Exhibit, rounded
-from malletrain.reproduce.malletrain.systems import GUESSES, Score, System
-from malletrain.reproduce.malletrain.workloads import WorkloadKind
+from malletrain.reproduce.malletrain.systems import GUESSES, Mix, Score, System, WorkloadKind
+from malletrain.simulator.profiling.advisor import LearningOptions, ProfilingAdvisor
 from malletrain.simulator.profiling.profile_accuracy import ProfileAccuracy
+from malletrain.simulator.replay.evaluation import Scenario
+from malletrain.simulator.replay.fast_engine import run_replay
+from malletrain.simulator.replay.options import ReplayOptions
+from malletrain.simulator.replay.presets import MODELS, preset_jobs
+from malletrain.simulator.replay.records import Columns, cumulative_samples
+from malletrain.simulator.replay.running_job import speeds
 from malletrain.simulator.report.axes import Axis
 from malletrain.simulator.report.plots import bars, lines
+
+_SCALES = (1, 2, 4, 8, 16, 32)
+
+
+def scaling_exhibit() -> Exhibit:
+    """Speedups of the published models on up to 32 nodes: what every replay of them rests on."""
+    rows, series = [], {}
+    for job in preset_jobs("imagenet", len(MODELS)):
+        rates = speeds(job, _SCALES[-1])
+        speedups = [rates[nodes] / rates[1] for nodes in _SCALES]
+        rows += [
+            (job.model, nodes, rates[nodes], speedup, 100 * speedup / nodes)
+            for nodes, speedup in zip(_SCALES, speedups, strict=True)
+        ]
+        series[job.model] = ([float(nodes) for nodes in _SCALES], speedups)
+    return Exhibit(
+        "figure-14",
+        "Fig. 14: scaling up to 32 nodes",
+        ("model", "nodes", "samples/s", "speedup", "efficiency, %"),
+        rounded(rows),
+        "The paper measures on 32 nodes of Polaris with 128 A100. These are the curves that BFTrainer published for "
+        "Summit (its Table 2), with which all replays here are made; nothing of it was measured by us.",
+        lines("Fig. 14: speedup", "nodes", Axis("speedup", zero=True), series),
+    )
+
+
+_NAME = re.compile(r"(.*?[A-Za-z]?\d+)n\d+")
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Where idle nodes are at some moment.
+
+    Attributes:
+        idle: How many there are.
+        cabinets: In how many cabinets.
+        fewest: How many cabinets could hold them, if whole cabinets were free.
+        alone: How many have no other idle node in their cabinet.
+    """
+
+    idle: int
+    cabinets: int
+    fewest: int
+    alone: int
+
+
+def cabinet_of(node: str) -> str | None:
+    """The cabinet that a name such as `c05n06` says; None: the name says none."""
+    found = _NAME.fullmatch(node)
+    return found[1] if found else None
+
+
+def scatter_of(idle: Sequence[str], sizes: Counter[str]) -> Scatter:
+    """Where nodes are.
+
+    Args:
+        idle: Their names, all of which say a cabinet.
+        sizes: How many nodes each cabinet of the machine has.
+    """
+    counts = Counter(cabinet for node in idle if (cabinet := cabinet_of(node)) is not None)
+    fewest, left = 0, len(idle)
+    for size in sorted(sizes.values(), reverse=True):
+        if left <= 0:
+            break
+        fewest, left = fewest + 1, left - size
+    return Scatter(len(idle), len(counts), fewest, sum(count == 1 for count in counts.values()))
+
+
+def fragments_exhibit(scenario: Scenario) -> Exhibit | None:
+    """Fig. 2 at every full hour; None: the names of the nodes say nothing of where they are."""
+    cabinets = [cabinet_of(node) for node in scenario.nodes]
+    if None in cabinets or len(set(cabinets)) < 2:
+        return None
+    sizes = Counter(cabinet for cabinet in cabinets if cabinet is not None)
+    hours, found = [], []
+    idle: set[str] = set()
+    events = iter(scenario.events)
+    event = next(events, None)
+    for hour in range(int(scenario.duration_s // _HOUR_S)):
+        while event is not None and event.time_s <= hour * _HOUR_S:
+            idle -= set(event.left)
+            idle |= {name for name, _ in event.joined}
+            event = next(events, None)
+        if idle:
+            hours.append(float(hour))
+            found.append(scatter_of(sorted(idle), sizes))
+    if not found:
+        return None
+    rows = [(hour, one.idle, one.cabinets, one.fewest, one.alone) for hour, one in zip(hours, found, strict=True)]
+    mean = [statistics.fmean(column) for column in zip(*(row[1:] for row in rows), strict=True)]
+    return Exhibit(
+        "figure-2",
+        "Fig. 2: idle nodes are scattered over the machine",
+        ("hour", "idle nodes", "cabinets that they are in", "fewest cabinets for as many", "alone in their cabinet"),
+        rounded(rows),
+        f"The paper draws one moment of Polaris. Here: {len(sizes)} cabinets of this log, by the names of its nodes; "
+        f"in the mean {mean[0]:.1f} idle nodes in {mean[1]:.1f} cabinets, where {mean[2]:.1f} would hold them; "
+        f"{100 * mean[3] / mean[0]:.0f} % have no idle node beside them.",
+        lines(
+            "Fig. 2: cabinets with idle nodes",
+            "hour",
+            Axis("cabinets", zero=True),
+            {
+                "cabinets that idle nodes are in": (hours, [float(one.cabinets) for one in found]),
+                "fewest cabinets for as many": (hours, [float(one.fewest) for one in found]),
+            },
+        ),
+    )
+
+
+ALLOCATORS = (1, 2, 4, 8, 16, 40)
+_JOBS, _NODES, _LIMIT_S = 20, 200, 60.0
+
+
+class Solver(Protocol):
+    """Interface of `allocator.solver_process.SolverProcess`."""
+
+    def solve(self, model: MilpModel, seconds: float) -> object:
+        """Solve a model within a time limit in seconds."""
+
+    def close(self) -> None:
+        """End the process."""
+
+
+def concurrent_times(
+    make: Callable[[], Solver], allocators: Sequence[int], repeats: int, seed: int
+) -> list[tuple[int, float]]:
+    """Mean solve time by number of allocators that solve at once.
+
+    Args:
+        make: Makes a solver.
+        allocators: Numbers of allocators.
+        repeats: Solves of each allocator.
+        seed: Seed of the problems' present nodes.
+
+    Returns:
+        Pairs of a number of allocators and milliseconds.
+    """
+    models = [_model(random.Random(seed + index)) for index in range(repeats)]
+    processes = [make() for _ in range(max(allocators))]
+
+    def work(process: Solver) -> float:
+        began = time.perf_counter()
+        for model in models:
+            process.solve(model, _LIMIT_S)
+        return (time.perf_counter() - began) / repeats
+
+    # One thread pool for all: the process of a solver ends with the thread that started it.
+    with ThreadPoolExecutor(len(processes)) as threads:
+        try:
+            list(threads.map(work, processes))
+            return [(k, 1000.0 * statistics.fmean(threads.map(work, processes[:k]))) for k in allocators]
+        finally:
+            for process in processes:
+                process.close()
+
+
+def _model(rng: random.Random) -> MilpModel:
+    names = tuple(f"n{index}" for index in range(_NODES))
+    free = list(names)
+    jobs = []
+    for job in preset_jobs("imagenet", _JOBS):
+        held = tuple(free.pop() for _ in range(min(len(free), rng.randint(0, 2 * _NODES // _JOBS), job.max_nodes)))
+        jobs.append(replace(job.demand(), current_nodes=held))
+    problem = AllocationProblem(names, 120.0, tuple(jobs), CostModel.PAPER)
+    return counts_model([scale_values(job, problem) for job in problem.jobs], _NODES)
+
 
 PUBLISHED_GAIN = 0.223
 _STUDENT = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
@@ -205,4 +394,105 @@ def solver_exhibit(times: Sequence[tuple[int, float]], cores: int) -> Exhibit:
             {"HiGHS on counts, 20 jobs, 200 nodes": ([float(k) for k, _ in times], [ms for _, ms in times])},
         ),
         measured=True,
+    )
+
+
+START_SEEDS = 20
+HOURS = (0.5, 1.0, 2.0, 4.0)
+MODES = (ProfilingMode.ALWAYS, ProfilingMode.NEVER)
+
+
+@dataclass(frozen=True)
+class StartTrial:
+    """One replay of the first hours: jobs that nobody knows, profiled or not."""
+
+    mode: ProfilingMode
+    mix: Mix
+    options: ReplayOptions
+
+
+@dataclass(frozen=True)
+class StartScore:
+    """What came of it.
+
+    Attributes:
+        samples: Samples processed, net, until each of HOURS that the replay has.
+        profiles: Profile runs that were completed.
+        seconds: Mean length of these in seconds.
+        node_seconds: Node-seconds that a job had in its profile, in the mean.
+        stalled: Those of them during which a change of scale was under way.
+        growths: Growths of a profile, in the mean.
+    """
+
+    samples: tuple[float, ...]
+    profiles: int = 0
+    seconds: float = 0.0
+    node_seconds: float = 0.0
+    stalled: float = 0.0
+    growths: float = 0.0
+
+
+def start_score(scenario: Scenario, trial: StartTrial) -> StartScore:
+    """Run one trial."""
+    learning = LearningOptions(mode=trial.mode)
+    advisor = ProfilingAdvisor(learning, trial.options, len(scenario.nodes), np.random.default_rng(trial.mix.seed))
+    result = run_replay(scenario.events, scenario.nodes, trial.mix.jobs(), trial.options, advisor=advisor)
+    times = [hours * 3600.0 for hours in HOURS if hours * 3600.0 <= scenario.duration_s]
+    samples = _samples_until(result.decisions, times)
+    runs: list[ProfileRun] = [*advisor.ended, *advisor.state.runs.values()]
+    done = [run for run in runs if run.state is ProfileRunState.DONE]
+    if not done:
+        return StartScore(samples)
+    means = (
+        statistics.fmean(getattr(run, name) for run in done)
+        for name in ("seconds", "node_seconds", "stalled_node_seconds", "growths")
+    )
+    return StartScore(samples, len(done), *means)
+
+
+def _samples_until(decisions: Columns, times_s: Sequence[float]) -> tuple[float, ...]:
+    """Samples processed until times in seconds; after the last decision, jobs go on at their rates."""
+    last_s, rate = float(decisions["time_s"][-1]), float(decisions["rate"][-1])
+    settled = cumulative_samples(decisions, times_s).tolist()
+    return tuple(known + rate * max(0.0, time - last_s) for known, time in zip(settled, times_s, strict=True))
+
+
+def start_exhibit(always: Sequence[StartScore], never: Sequence[StartScore]) -> Exhibit:
+    """What profiles have cost or gained until some hours after the start.
+
+    Args:
+        always: Scores with profiles of every job, by seed.
+        never: Those without any, of the same seeds.
+    """
+    hours = HOURS[: len(always[0].samples)]
+    rows = []
+    for place, hour in enumerate(hours):
+        pairs = zip(always, never, strict=True)
+        shares = [one.samples[place] / two.samples[place] - 1.0 for one, two in pairs if two.samples[place] > 0]
+        mean, half = interval(shares) if shares else (0.0, 0.0)
+        rows.append((hour, 100 * mean, 100 * half, len(shares)))
+    ran = [one for one in always if one.profiles]
+    costs = ""
+    if ran:
+        seconds, held, stalled, growths = (
+            statistics.fmean(getattr(one, name) for one in ran)
+            for name in ("seconds", "node_seconds", "stalled", "growths")
+        )
+        costs = (
+            f" A profile took {seconds:.0f} s in the mean, {held:,.0f} node-seconds, of which {stalled:,.0f} stood "
+            f"still, and {growths:.1f} growths."
+        )
+    return Exhibit(
+        "start-cost",
+        "What profiling costs at the start: always against never",
+        ("hours", "samples until then, always against never, %", "± (95 %)", "seeds"),
+        rounded(rows, 3),
+        f"{len(always)} workloads of networks that nobody knows (NAS), from an empty machine on, with and without "
+        f"profiles; without, curves are learned in ordinary running. The paper has no such figure.{costs}",
+        lines(
+            "Samples with profiles, against none",
+            "hours since the start",
+            Axis("%"),
+            {"always against never": ([row[0] for row in rows], [row[1] for row in rows])},
+        ),
     )

@@ -11,16 +11,14 @@ import grpc
 
 from malletrain.common.addresses import is_loopback
 from malletrain.runtime.access.certificate_renewal import CertificateRenewal
-from malletrain.runtime.access.checking import TokenChecker
 from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.access.identity import Role
-from malletrain.runtime.access.interceptor import AccessInterceptor
+from malletrain.runtime.access.interceptor import AccessInterceptor, TokenChecker
 from malletrain.runtime.access.keys import keys_folder, load_key, owner_file
 from malletrain.runtime.access.pki import certificate_path
 from malletrain.runtime.access.revocation import RevocationFile
-from malletrain.runtime.access.token_file import TokenFile
+from malletrain.runtime.access.token_file import READABLE, VIEWER, VIEWER_TOKEN, TokenFile, ViewerFolder
 from malletrain.runtime.access.tokens import Tokens
-from malletrain.runtime.access.viewer_folder import READABLE, VIEWER, VIEWER_TOKEN, ViewerFolder
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import ctypes.util
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +21,91 @@ import structlog
 
 from malletrain.common.connection_owner import plain_address
 from malletrain.common.tasks import lasting
-from malletrain.runtime.admission.memory import MemoryReturn
 from malletrain.runtime.admission.peers import PeerNames
-from malletrain.runtime.admission.surplus import Connection, surplus
+
+_MEMORY_LOOK_SECONDS = 2.0
+_GROWTH_BYTES = 16 * 1024 * 1024
+_LOOKS_AFTER_GROWTH = 15
+_STATM = Path("/proc/self/statm")
+
+
+def resident_bytes() -> int:
+    """Memory that this process has now, in bytes."""
+    return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def load_trim() -> Callable[[], None]:
+    """What gives freed memory back: malloc_trim(3) of glibc; nothing where the C library is another one."""
+    library = ctypes.CDLL(None)
+    found = getattr(library, "malloc_trim", None)
+    if found is None:
+        return lambda: None
+    return lambda: found(0)
+
+
+class MemoryReturn:
+    """Looks at what the process has, and has freed memory given back when that has grown."""
+
+    def __init__(self, resident: Callable[[], int] = resident_bytes, trim: Callable[[], None] | None = None) -> None:
+        """Look at nothing yet.
+
+        Args:
+            resident: Memory of this process in bytes.
+            trim: Gives back what is free.
+        """
+        self._resident = resident
+        self._trim = trim or load_trim()
+        self._after_last = 0
+        self._looks_left = 0
+
+    async def run(self) -> None:
+        """Look every two seconds, until cancelled."""
+        self._after_last = self._resident()
+        while True:
+            await asyncio.sleep(_MEMORY_LOOK_SECONDS)
+            await self.look()
+
+    async def look(self) -> None:
+        """Give memory back if there is more of it, or there was shortly before: calls that hold some end later."""
+        present = self._resident()
+        if present >= self._after_last + _GROWTH_BYTES:
+            self._looks_left = _LOOKS_AFTER_GROWTH
+        elif not self._looks_left:
+            self._after_last = min(self._after_last, present)
+            return
+        self._looks_left -= 1
+        await asyncio.to_thread(self._trim)
+        self._after_last = self._resident()
+
+
+class Connection(NamedTuple):
+    """A connection to our port.
+
+    Attributes:
+        inode: By which the kernel knows our side of it; larger ones are of later connections, nearly always.
+        address: The peer's address.
+        owner: The peer's account; None if it is on another machine.
+    """
+
+    inode: int
+    address: str
+    owner: int | None
+
+
+def surplus(connections: Iterable[Connection], most: int, exempt: Set[int]) -> list[Connection]:
+    """The newest connections of those peers that have more than they may.
+
+    Args:
+        connections: All connections to our port.
+        most: How many one peer may have.
+        exempt: Accounts of this machine that may have any number.
+    """
+    of_peer: defaultdict[int | str, list[Connection]] = defaultdict(list)
+    for connection in connections:
+        if connection.owner not in exempt:
+            of_peer[connection.address if connection.owner is None else connection.owner].append(connection)
+    return [extra for found in of_peer.values() for extra in sorted(found)[most:]]
+
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY, _DONE, _ERROR = 20, 3, 2

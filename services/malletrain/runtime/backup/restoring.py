@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, MetaData, inspect, text
 
 from malletrain.common.files import make_private_folder, sync_directory, write_atomically
-from malletrain.runtime.backup.manifest import (
+from malletrain.runtime.backup.writing import (
     KEYS_FOLDER,
     MANIFEST,
     MAX_BYTES,
@@ -35,8 +35,13 @@ from malletrain.runtime.config import Settings
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.copying import copy_from, copy_into
 from malletrain.runtime.database.engine import open_engine
-from malletrain.runtime.database.interrupted import RESTORE_FOLDER, RESTORE_MARKER
-from malletrain.runtime.database.migrating import PATIENT_SECONDS, lock_schema, upgrade_database
+from malletrain.runtime.database.migrating import (
+    PATIENT_SECONDS,
+    RESTORE_FOLDER,
+    RESTORE_MARKER,
+    lock_schema,
+    upgrade_database,
+)
 from malletrain.runtime.database.schema_history import SchemaHistory
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.settings_file import SERVICES

@@ -5,27 +5,19 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import secrets
 import shutil
 import tarfile
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import inspect
 
 from malletrain.common.files import sync_directory
 from malletrain.common.version import VERSION
 from malletrain.runtime.backup.lock import during_backup
-from malletrain.runtime.backup.manifest import (
-    FORMAT,
-    KEYS_FOLDER,
-    MANIFEST,
-    SETTINGS_FILE,
-    STATE_FILE,
-    FileEntry,
-    Manifest,
-    may_contain,
-)
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.address import DatabaseAddress
@@ -34,6 +26,56 @@ from malletrain.runtime.database.engine import open_engine
 from malletrain.runtime.database.migrating import PATIENT_SECONDS
 from malletrain.runtime.database.schema_history import revision_of
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.settings_file import SERVICES
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+SETTINGS_FILE = "malletrain.restored.toml"
+"""The TOML file of settings, which is not put in place: it may lie anywhere, and be for another machine."""
+STATE_FILE = "scavenger.json"
+KEYS_FOLDER = "keys"
+MAX_FILES = 10_000
+MAX_BYTES = 1 << 40
+
+_PART = r"[A-Za-z0-9_@%+=][A-Za-z0-9._@%+=-]{0,199}"
+_NAME = re.compile(
+    rf"({'|'.join(SERVICES)})\.sqlite|{re.escape(STATE_FILE)}|{re.escape(SETTINGS_FILE)}|{KEYS_FOLDER}(/{_PART}){{1,5}}"
+)
+
+
+class FileEntry(BaseModel):
+    """A file of an archive: its size in bytes and its SHA-256."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int = Field(ge=0, le=MAX_BYTES)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class Manifest(BaseModel):
+    """The first member of an archive.
+
+    Attributes:
+        format: Of the archive.
+        version: Version of MalleTrain that wrote it.
+        create_time: When, in UTC.
+        revisions: Revision of the tables of each service that has any; None: of before there were revisions.
+        files: The other members by name, as they lie in the state folder.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int = Field(ge=FORMAT, le=FORMAT)
+    version: str = Field(max_length=64)
+    create_time: str = Field(max_length=64)
+    revisions: dict[str, str | None] = Field(max_length=len(SERVICES))
+    files: dict[str, FileEntry] = Field(max_length=MAX_FILES)
+
+
+def may_contain(name: str) -> bool:
+    """Whether a file of this name can be in an archive. Such a name never leads out of the state folder."""
+    return _NAME.fullmatch(name) is not None and ".." not in PurePosixPath(name).parts
+
 
 _IN_ORDER = ("allocator", "profiler", "monitor", "job_manager")
 """Who refers to something is copied before who knows it: all refer to jobs, which JobManager numbers."""

@@ -18,9 +18,29 @@ from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.copying import copy_from, copy_sqlite
 from malletrain.runtime.database.engine import open_engine
 from malletrain.runtime.database.errors import DatabaseUnavailableError
-from malletrain.runtime.database.interrupted import check_no_restore
 from malletrain.runtime.database.schema_history import SchemaHistory, revision_of
 from malletrain.runtime.errors import MalleTrainError
+
+RESTORE_FOLDER = "restore.new"
+"""Folder in the state folder in which a backup is unpacked."""
+RESTORE_MARKER = "complete.json"
+"""File in it, once all is unpacked and checked."""
+
+
+def restore_is_open(state_dir: Path) -> bool:
+    """Whether a restore has begun to replace what is there."""
+    return (state_dir / RESTORE_FOLDER / RESTORE_MARKER).exists()
+
+
+def check_no_restore(state_dir: Path) -> None:
+    """Refuse to go on in the middle of a restore.
+
+    Raises:
+        MalleTrainError: there is one.
+    """
+    if restore_is_open(state_dir):
+        raise MalleTrainError(f"a restore of {state_dir} was interrupted: `malletrain restore --continue` finishes it")
+
 
 BACKUPS_FOLDER = "backups"
 """Folder in the state folder with copies of databases as they were before an upgrade."""

@@ -10,14 +10,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from malletrain.common.addresses import is_loopback
+from malletrain.common.backoff import Backoff
 from malletrain.common.commands import start_command
 from malletrain.common.files import open_plain
+from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.notices import post
+from malletrain.runtime.notices.settings import ReceiverSettings
 
 _KEPT_VARIABLES = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"),
@@ -207,3 +210,51 @@ def _check_url(url: str, path: Path, field: str) -> None:
         raise InvalidInputError(field, "an https URL in the first line, or an http one of this machine", str(path))
     if parts.username is not None or parts.password is not None:
         raise InvalidInputError(field, "no user in the URL; the second line is for Authorization", str(path))
+
+
+def receivers(settings: ReceiverSettings, section: str) -> dict[str, Deliver]:
+    """What delivers notices to each receiver that is set, by its name.
+
+    Args:
+        settings: The settings.
+        section: Their section, for errors.
+
+    Raises:
+        InvalidInputError: a receiver can't be used.
+    """
+    found: dict[str, Deliver] = {}
+    if settings.webhook_file is not None:
+        found["webhook"] = WebhookDelivery(settings.webhook_file, settings.timeout_seconds, section)
+    if settings.command:
+        found["command"] = CommandDelivery(settings.command, settings.timeout_seconds, section)
+    return found
+
+
+async def send(notice: str, deliver: Deliver, settings: ReceiverSettings, clock: Clock, log: Any) -> bool:
+    """Deliver a notice, or give it up.
+
+    Args:
+        notice: JSON.
+        deliver: Delivers it.
+        settings: How often it is tried, and for how long.
+        clock: Clock.
+        log: Bound to what the notice is about.
+
+    Returns:
+        Whether it was delivered.
+    """
+    begin, attempts = clock.monotonic(), 0
+    backoff = Backoff(settings.retry_seconds, settings.retry_max_seconds)
+    while True:
+        attempts += 1
+        pause = backoff.fail()
+        outcome, reason = await deliver(notice)
+        late = clock.monotonic() - begin + pause > settings.give_up_seconds
+        if outcome is NoticeOutcome.DELIVERED:
+            log.info("notification delivered", attempts=attempts)
+            return True
+        if outcome is NoticeOutcome.REFUSED or late:
+            log.error("notification given up", reason=reason)
+            return False
+        log.warning("notification delayed", reason=reason, pause_seconds=pause)
+        await asyncio.sleep(pause)

@@ -10,8 +10,7 @@ import structlog
 
 from malletrain.common.tasks import lasting
 from malletrain.runtime.clock import Clock
-from malletrain.runtime.notices.delivery import Deliver
-from malletrain.runtime.notices.sending import receivers, send
+from malletrain.runtime.notices.delivery import Deliver, receivers, send
 from malletrain.scavenger.machine.quarantine import NodeFailureRecord
 from malletrain.scavenger.machine.slow_nodes import NodeSlowness
 from malletrain.scavenger.machine.stimuli import NoteQuarantine

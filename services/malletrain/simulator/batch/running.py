@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.selection.adaptive import AdaptiveTradeOff
 from malletrain.selection.methods import SelectionMethod, check_method, methods_for
 from malletrain.selection.problem import MachineResources
-from malletrain.selection.rule import check_trade_off
+from malletrain.selection.rule import AdaptiveTradeOff, check_trade_off
 from malletrain.simulator.batch.engine import Overrun, simulate
-from malletrain.simulator.batch.policies import BatchPolicy
+from malletrain.simulator.batch.policies import BatchPolicy, SelectionCounts, WindowSettings
 from malletrain.simulator.batch.schedule import Schedule
-from malletrain.simulator.batch.selecting import SelectionCounts, WindowSettings
 from malletrain.simulator.batch.usage import UsageMetrics, usage_of
 from malletrain.simulator.batch.window_engine import simulate_window
 from malletrain.simulator.batch.workload import BatchWorkload

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.batch.machine import parse_burst_buffer, parse_ssd
-from malletrain.simulator.traces.opening import UNREADABLE, open_log, unreadable
+from malletrain.simulator.traces.lines import UNREADABLE, open_log, unreadable
 from malletrain.simulator.traces.row_counts import RowCounts
 from malletrain.simulator.traces.runs import SkippedRow
 

@@ -1,20 +1,113 @@
-"""The metrics of Fan et al. (HPDC 2019, §4.4): usage of each resource, waits by class of job, slowdowns."""
+"""The metrics of Fan et al. (HPDC 2019, §4.4): usage of resources, waits, why nodes are idle, and Kiviat graphs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.selection.problem import MachineResources
-from malletrain.simulator.batch.idle_causes import IdleCauses, idle_causes
 from malletrain.simulator.batch.schedule import BatchRun, Schedule
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCauses:
+    """Idle node-hours by cause.
+
+    Attributes:
+        no_job_waiting: No job waits.
+        reservation: A waiting job fits, but would delay one with a reservation.
+        burst_buffer: No waiting job fits, and one lacks only burst buffer.
+        too_few: All waiting jobs need more nodes than are idle.
+    """
+
+    no_job_waiting: float
+    reservation: float
+    burst_buffer: float
+    too_few: float
+
+    @property
+    def all(self) -> float:
+        """Sum of all causes."""
+        return math.fsum((self.no_job_waiting, self.reservation, self.burst_buffer, self.too_few))
+
+
+def idle_causes(schedule: Schedule, machine: MachineResources, first_s: float, last_s: float) -> IdleCauses:
+    """Idle node-hours of a schedule from `first_s` to `last_s`, each instant's by one cause."""
+    sweep = _Sweep(schedule, machine)
+    times = sweep.instants(first_s, last_s)
+    hours = dict.fromkeys(IdleCauses.__dataclass_fields__, 0.0)
+    for begin_s, end_s in pairwise(times):
+        idle, cause = sweep.at(begin_s)
+        hours[cause] += idle * (end_s - begin_s) / _HOUR_S
+    return IdleCauses(**hours)
+
+
+class _Sweep:
+    """Goes through a schedule instant by instant."""
+
+    def __init__(self, schedule: Schedule, machine: MachineResources) -> None:
+        runs = schedule.runs
+        self._machine = machine
+        self._submit = np.array([run.job.submit_s for run in runs])
+        self._start = np.array([run.start_s for run in runs])
+        self._end = np.array([run.end_s for run in runs])
+        self._nodes = np.array([run.job.nodes for run in runs], dtype=np.int64)
+        self._burst_buffer = np.array([run.job.burst_buffer_gb for run in runs], dtype=np.int64)
+        self._wants_large = np.array([machine.wants_large(run.job.request) for run in runs])
+        offset = machine.small_nodes
+        large = [sum(len(part) for part in run.nodes if part.start >= offset) for run in runs]
+        self._held = np.stack([self._nodes, np.array(large, dtype=np.int64), self._burst_buffer])
+        self._by_start, self._by_end, self._by_submit = (
+            np.argsort(times, kind="stable") for times in (self._start, self._end, self._submit)
+        )
+        self._started = self._ended = self._submitted = 0
+        self._used = np.zeros(3, dtype=np.int64)
+        self._waiting: set[int] = set()
+
+    def instants(self, first_s: float, last_s: float) -> list[float]:
+        every = np.unique(np.concatenate([self._submit, self._start, self._end, [first_s, last_s]]))
+        return [float(time) for time in every[(every >= first_s) & (every <= last_s)]]
+
+    def at(self, now_s: float) -> tuple[int, str]:
+        """Idle nodes from `now_s` on, and why; times only grow."""
+        self._advance(now_s)
+        machine = self._machine
+        idle = machine.nodes - int(self._used[0])
+        if not self._waiting:
+            return idle, "no_job_waiting"
+        jobs: NDArray[np.int64] = np.fromiter(self._waiting, dtype=np.int64)
+        room = np.where(self._wants_large[jobs], machine.large_nodes - int(self._used[1]), idle)
+        lacks = self._burst_buffer[jobs] > machine.burst_buffer_gb - int(self._used[2])
+        fits = self._nodes[jobs] <= room
+        if bool((fits & ~lacks).any()):
+            return idle, "reservation"
+        return idle, "burst_buffer" if bool(fits.any()) else "too_few"
+
+    def _advance(self, now_s: float) -> None:
+        while self._submitted < len(self._submit) and self._submit[self._by_submit[self._submitted]] <= now_s:
+            self._waiting.add(int(self._by_submit[self._submitted]))
+            self._submitted += 1
+        while self._started < len(self._start) and self._start[self._by_start[self._started]] <= now_s:
+            job = int(self._by_start[self._started])
+            self._waiting.discard(job)
+            self._used += self._held[:, job]
+            self._started += 1
+        while self._ended < len(self._end) and self._end[self._by_end[self._ended]] <= now_s:
+            self._used -= self._held[:, int(self._by_end[self._ended])]
+            self._ended += 1
+
 
 _MIN_RUN_S = 60.0
 """Shorter runs are abnormal and leave the slowdown."""
-_HOUR_S = 3600.0
 _TB = 1000
 _INF = math.inf
 
@@ -137,3 +230,41 @@ def _asked_gb(run: BatchRun) -> int:
 def _held_gb(run: BatchRun, machine: MachineResources) -> int:
     large = sum(len(part) for part in run.nodes if part.start >= machine.small_nodes)
     return large * machine.large_ssd_gb + (run.job.nodes - large) * machine.small_ssd_gb
+
+
+WITHOUT_SSD = ("node usage", "burst buffer usage", "1 / wait", "1 / slowdown")
+WITH_SSD = ("node usage", "burst buffer usage", "SSD usage", "1 / wasted SSD", "1 / wait", "1 / slowdown")
+
+
+def kiviat_axes(metrics: Mapping[str, UsageMetrics]) -> tuple[str, ...]:
+    """The axes for these methods."""
+    return WITH_SSD if all(found.ssd_usage is not None for found in metrics.values()) else WITHOUT_SSD
+
+
+def kiviat(metrics: Mapping[str, UsageMetrics]) -> dict[str, tuple[float, ...]]:
+    """The scaled value of each method on each axis; 1 on an axis on which all methods are equal."""
+    rows = {name: _values(found, len(kiviat_axes(metrics)) == len(WITH_SSD)) for name, found in metrics.items()}
+    scales = [(min(column), max(column)) for column in zip(*rows.values(), strict=True)]
+    return {
+        name: tuple(
+            (value - low) / (high - low) if high > low else 1.0 for value, (low, high) in zip(row, scales, strict=True)
+        )
+        for name, row in rows.items()
+    }
+
+
+def kiviat_area(values: Sequence[float]) -> float:
+    """The area of a Kiviat graph by that of the largest possible one, 0 to 1."""
+    products = (one * two for one, two in zip(values, (*values[1:], values[0]), strict=True))
+    return math.fsum(products) / len(values)
+
+
+def _values(found: UsageMetrics, ssd: bool) -> tuple[float, ...]:
+    middle = (found.ssd_usage or 0.0, _reciprocal(found.ssd_wasted or 0.0)) if ssd else ()
+    reciprocals = (_reciprocal(found.mean_wait_s), _reciprocal(found.mean_slowdown))
+    return (found.node_usage, found.burst_buffer_usage, *middle, *reciprocals)
+
+
+def _reciprocal(value: float) -> float:
+    """1 / value; a value of 0 counts as the smallest that matters, so that it stays finite."""
+    return 1.0 / max(value, 1e-9)

@@ -14,8 +14,7 @@ from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState
 from malletrain.profiler.machine.scale_selection import ScaleStrategy
 from malletrain.profiler.settings import ProfilerSettings
 from malletrain.scavenger.idle_trace import Fragment, Trace
-from malletrain.simulator.profiling.advisor import LearningOptions, ProfilingAdvisor
-from malletrain.simulator.profiling.simulated_steps import StepNoise
+from malletrain.simulator.profiling.advisor import LearningOptions, ProfilingAdvisor, StepNoise
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.job_set import Curves, ReplayJob
 from malletrain.simulator.replay.node_events import node_events

@@ -3,23 +3,158 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import floor
 from types import MappingProxyType
 
+from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
+from malletrain.allocator.problem.objective import scale_rates
+from malletrain.allocator.solvers.choice_table import ChoiceTable, ObjectiveParameters
+from malletrain.model.job_value import LINEAR_VALUE
+from malletrain.model.node_needs import NodeNeeds, in_words, suits
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace
-from malletrain.scavenger.machine.observations import NodeFacts
-from malletrain.simulator.replay.baselines import endless_work, free_options, outcome_of, static_outcome
-from malletrain.simulator.replay.burst_buffer_figures import BurstBufferFigures, burst_buffer_figures
+from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
+from malletrain.simulator.replay.arrivals import places
 from malletrain.simulator.replay.fast_engine import Progress, run_replay
-from malletrain.simulator.replay.job_needs import check_suitable
 from malletrain.simulator.replay.job_set import ReplayJob
-from malletrain.simulator.replay.metrics import Baselines, Metrics, measure
 from malletrain.simulator.replay.node_events import NodeEvent, node_events, resource_integral
-from malletrain.simulator.replay.options import ReplayEngine, ReplayOptions
-from malletrain.simulator.replay.records import JobRecord, ReplayResult
+from malletrain.simulator.replay.options import Accounting, ReplayEngine, ReplayOptions, ReplayPolicy
+from malletrain.simulator.replay.records import Baselines, JobRecord, Metrics, ReplayResult, measure
 from malletrain.simulator.services.engine import run_services_replay
+
+
+def check_suitable(jobs: Iterable[ReplayJob], nodes: Iterable[str], facts: Mapping[str, NodeFacts]) -> None:
+    """Refuse a job that could never run: it would keep its place until the end.
+
+    Args:
+        jobs: The jobs.
+        nodes: All nodes of the replay.
+        facts: What nodes are; those that are missing are not known.
+
+    Raises:
+        InvalidInputError: fewer nodes suit a job than it needs at least; names the job.
+    """
+    traits = [(name, facts.get(name, NO_FACTS).traits) for name in nodes]
+    counts: dict[NodeNeeds, int] = {}
+    for job in jobs:
+        if not job.needs:
+            continue
+        if job.needs not in counts:
+            counts[job.needs] = sum(suits(job.needs, name, about) for name, about in traits)
+        if (found := counts[job.needs]) < job.min_nodes:
+            expected = f"at least {job.min_nodes} nodes that suit job {job.id} ({in_words(job.needs)})"
+            raise InvalidInputError("node_traits beside the trace", expected, found)
+
+
+def outcome_of(result: ReplayResult) -> float:
+    """A_e: samples processed by all jobs, net of losses, each weighted by its unit in the metric."""
+    return sum(job.samples * job.unit for job in result.jobs)
+
+
+def free_options(options: ReplayOptions) -> ReplayOptions:
+    """Options of the zero-cost bound: the production allocator, free rescaling, one owner, events at once."""
+    return replace(
+        options,
+        free=True,
+        engine=ReplayEngine.FAST,
+        policy=ReplayPolicy.MILP,
+        accounting=Accounting.EVENT,
+        paper_quirks=False,
+        max_parallel_per_owner=0,
+        max_nodes_per_owner=0,
+        fair_share_half_life_s=0.0,
+    )
+
+
+def endless_work(jobs: Sequence[ReplayJob], options: ReplayOptions) -> ReplayOptions:
+    """Options with which there is always work: the set is repeated, and never more of it trains at once than it has."""
+    return replace(options, repeat_jobs=True, max_parallel=places(jobs, options))
+
+
+def static_outcome(jobs: Sequence[ReplayJob], nodes: float, options: ReplayOptions) -> float:
+    """A_s: the outcome of the same job mix on static nodes (BFTrainer, section 4.1.2).
+
+    It is found by a replay on nodes that are always idle, with free rescaling. If the number of nodes is not whole, the
+    outcome is interpolated linearly between the two whole numbers around it. A_s requires more jobs than can be done:
+    the job set is repeated as often as necessary. Of a set with fewer jobs than places, no more train at once than it
+    has.
+
+    Args:
+        jobs: Jobs in the order of submission.
+        nodes: N_eq, equivalent nodes (Eq. 18), at least 0.
+        options: Only duration, metric and max_parallel are used.
+    """
+    below = floor(nodes)
+    low = _static(jobs, below, options)
+    return low if nodes == below else low + (nodes - below) * (_static(jobs, below + 1, options) - low)
+
+
+def static_rate(jobs: Sequence[ReplayJob], nodes: float, metric: ObjectiveMetric) -> float:
+    """Metric per second of jobs that all run at once on static nodes; linear between whole numbers of nodes."""
+    below = floor(nodes)
+    table = ChoiceTable.of(
+        [scale_rates(replace(job.with_costs(0.0), value=LINEAR_VALUE).demand(), metric, below + 1) for job in jobs]
+    )
+    low, high = (
+        table.choose([0] * len(jobs), pool, ObjectiveParameters(1.0, CostModel.STALL)).objective
+        for pool in (below, below + 1)
+    )
+    return low + (nodes - below) * (high - low)
+
+
+def _static(jobs: Sequence[ReplayJob], nodes: int, options: ReplayOptions) -> float:
+    if nodes == 0:
+        return 0.0
+    names = [f"static{index}" for index in range(nodes)]
+    event = NodeEvent(0.0, tuple((name, 0.0) for name in names), ())
+    return outcome_of(run_replay([event], names, jobs, endless_work(jobs, free_options(options))))
+
+
+@dataclass(frozen=True)
+class BurstBufferFigures:
+    """What became of jobs that ask for burst buffer, and of others.
+
+    Attributes:
+        burst_buffer_usage: GB-hours that jobs held, of those of the quota, 0 to 1.
+        mean_wait_hours_asking: Mean time from the submission of a job that asks for burst buffer to its admission; to
+            the end of the replay for jobs that were not admitted. None if there is none.
+        mean_wait_hours_others: The same of the others.
+    """
+
+    burst_buffer_usage: float
+    mean_wait_hours_asking: float | None
+    mean_wait_hours_others: float | None
+
+
+def burst_buffer_figures(
+    jobs: Sequence[ReplayJob], records: Sequence[JobRecord], duration_s: float, quota_gb: int
+) -> BurstBufferFigures:
+    """The figures.
+
+    Args:
+        jobs: All jobs.
+        records: Those that were admitted.
+        duration_s: Duration of the replay in seconds; jobs that are submitted later are left out.
+        quota_gb: The quota in GB, above 0.
+    """
+    by_id = {record.job: record for record in records}
+    held, asking, others = 0.0, list[float](), list[float]()
+    for job in jobs:
+        if job.submit_s >= duration_s:
+            continue
+        record = by_id.get(job.id)
+        admitted = duration_s if record is None else record.admitted_s
+        ended = duration_s if record is None or record.ended_s is None else record.ended_s
+        held += job.burst_buffer_gb * (ended - admitted)
+        (asking if job.burst_buffer_gb else others).append(admitted - job.submit_s)
+    return BurstBufferFigures(held / (quota_gb * duration_s), _mean_hours(asking), _mean_hours(others))
+
+
+def _mean_hours(seconds: Sequence[float]) -> float | None:
+    return sum(seconds) / len(seconds) / 3600.0 if seconds else None
+
 
 NO_NODE_FACTS: Mapping[str, NodeFacts] = MappingProxyType({})
 """Nothing is known of nodes but their names."""

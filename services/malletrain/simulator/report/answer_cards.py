@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from malletrain.simulator.replay.options import ReplayOptions
-from malletrain.simulator.report.answers import Answers, Harvest
+from malletrain.simulator.report.answers import Answers, Estimate, Harvest, HourlyRates
 from malletrain.simulator.report.delays import REFERENCE, MeasuredDelay
-from malletrain.simulator.report.hourly_rates import HourlyRates
-from malletrain.simulator.report.intervals import Estimate
 from malletrain.simulator.report.trace_notes import TraceNotes
 from malletrain.simulator.report.wording import NONE, number, period, rounded, share, span, zone_of
 

@@ -2,19 +2,142 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace
 from malletrain.simulator.replay.evaluation import Evaluation, Scenario
 from malletrain.simulator.replay.job_set import ReplayJob
-from malletrain.simulator.replay.metrics import cumulative_samples
 from malletrain.simulator.replay.options import ReplayOptions
-from malletrain.simulator.replay.slices import DAY_S, HOUR_S, WEEK_S, Values, idle_node_hours, node_seconds
-from malletrain.simulator.report.hourly_rates import HourlyRates
-from malletrain.simulator.report.intervals import Blocks, Estimate, blocks_of, ratio_of
+from malletrain.simulator.replay.records import (
+    DAY_S,
+    HOUR_S,
+    WEEK_S,
+    Values,
+    cumulative_samples,
+    idle_node_hours,
+    node_seconds,
+    whole_edges,
+)
+
+MAX_RATE, MAX_GPUS_PER_NODE = 1e9, 1024
+_CURRENCY = re.compile(r"[A-Za-z][A-Za-z -]{0,15}")
+
+
+@dataclass(frozen=True)
+class HourlyRates:
+    """What node-hours are counted in.
+
+    Attributes:
+        node_hour: Charge for a node-hour; None: not given.
+        gpu_hour: Charge for a GPU-hour, in addition; None: not given.
+        gpus_per_node: GPUs of each node; None: not given.
+        currency: What charges are in; empty: not given.
+    """
+
+    node_hour: float | None = None
+    gpu_hour: float | None = None
+    gpus_per_node: int | None = None
+    currency: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            InvalidInputError: one is not valid; the error names its option.
+        """
+        for option, rate in (("--rate", self.node_hour), ("--gpu-rate", self.gpu_hour)):
+            if rate is not None and not (math.isfinite(rate) and 0 <= rate <= MAX_RATE):
+                raise InvalidInputError(option, f"a charge for an hour, 0 to {MAX_RATE:g}", rate)
+        if self.gpus_per_node is not None and not 1 <= self.gpus_per_node <= MAX_GPUS_PER_NODE:
+            raise InvalidInputError("--gpus-per-node", f"1 to {MAX_GPUS_PER_NODE}", self.gpus_per_node)
+        if self.gpu_hour is not None and self.gpus_per_node is None:
+            raise InvalidInputError("--gpu-rate", "--gpus-per-node beside it")
+        if self.currency and not _CURRENCY.fullmatch(self.currency):
+            raise InvalidInputError("--currency", "up to 16 letters, such as EUR", self.currency)
+        if self.currency and self.of_node_hour is None:
+            raise InvalidInputError("--currency", "--rate or --gpu-rate beside it", self.currency)
+
+    @property
+    def of_node_hour(self) -> float | None:
+        """Charge for an hour of a node with its GPUs; None: no rate is given."""
+        if self.node_hour is None and self.gpu_hour is None:
+            return None
+        return (self.node_hour or 0.0) + (self.gpu_hour or 0.0) * (self.gpus_per_node or 0)
+
+
+MIN_WEEKS, MIN_DAYS = 8, 7
+_DRAWS = 2000
+_TAILS = (0.025, 0.975)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure.
+
+    Attributes:
+        value: The figure.
+        low: Lower end of its 95 % interval; None: nothing can be said.
+        high: Upper end.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def times(self, factor: float) -> Estimate:
+        """The same in another unit; `factor` is at least 0."""
+        low, high = (None if end is None else end * factor for end in (self.low, self.high))
+        return Estimate(self.value * factor, low, high)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Parts of a time that are drawn again: nodes and users behave alike from one to the next.
+
+    Attributes:
+        edges: Begins of the blocks in seconds, and the end of the last one; shape (blocks + 1,).
+        word: What one is: `week` or `day`.
+    """
+
+    edges: Values
+    word: str
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.edges) - 1
+
+
+def blocks_of(duration_s: float) -> Blocks | None:
+    """Whole weeks of a time, of which there must be eight; else whole days, of which there must be seven; else None."""
+    if duration_s >= MIN_WEEKS * WEEK_S:
+        return Blocks(whole_edges(duration_s, WEEK_S), "week")
+    return Blocks(whole_edges(duration_s, DAY_S), "day") if duration_s >= MIN_DAYS * DAY_S else None
+
+
+def ratio_of(value: float, parts: ArrayLike, wholes: ArrayLike, rng: np.random.Generator) -> Estimate:
+    """A ratio of two sums with its 95 % interval, by drawing blocks with replacement.
+
+    Args:
+        value: The ratio of all, also of what belongs to no block.
+        parts: What each block adds to the part, shape (blocks,).
+        wholes: What it adds to the whole, shape (blocks,).
+        rng: Draws the blocks.
+    """
+    above, below = np.asarray(parts, np.float64), np.asarray(wholes, np.float64)
+    drawn = rng.integers(0, above.size, (_DRAWS, above.size))
+    sums = below[drawn].sum(axis=1)
+    found = np.divide(above[drawn].sum(axis=1), sums, out=np.zeros(_DRAWS), where=sums > 0)
+    low, high = np.quantile(found, _TAILS)
+    return Estimate(value, float(low), float(high))
+
 
 YEAR_HOURS = 8766.0
 MIN_YEARLY_S = WEEK_S

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib import dates, ticker
 from numpy.typing import ArrayLike
 
-from malletrain.simulator.replay.slices import DAY_S, HOUR_S
+from malletrain.simulator.replay.records import DAY_S, HOUR_S
 from malletrain.simulator.report.wording import moment_of, unit_of, zone_of
 
 _YEAR_S = 365.25 * DAY_S

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from malletrain.simulator.report.axes import Axis, TimeAxis
-from malletrain.simulator.report.palette import BACKGROUND, FAINT, GRID, MUTED, OURS, SERIES, TEXT
+from malletrain.simulator.report.palette import BACKGROUND, BASELINE, FAINT, GRID, LIMIT, MUTED, OURS, SERIES, TEXT
 
 Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 """Lines by label: x and y values."""
@@ -303,3 +304,66 @@ def _label_groups(axes: Any, groups: Sequence[str], figure: Figure) -> None:
         range(len(groups)), names, fontsize=9, rotation=35 if turned else 0, ha="right" if turned else "center"
     )
     axes.tick_params(axis="x", length=0)
+
+
+_COLORS = {"measured": OURS, "family": LIMIT, "declared": BASELINE}
+
+
+@dataclass(frozen=True)
+class CurveMark:
+    """A point of the curve: nodes, samples/s, relative error, and its source."""
+
+    nodes: int
+    rate: float
+    error: float
+    source: str
+
+
+def curve_chart(title: str, marks: Sequence[CurveMark]) -> Chart:
+    """Throughput by nodes, with measured points highlighted and linear scaling from the first point for comparison."""
+    nodes, rates = [mark.nodes for mark in marks], [mark.rate for mark in marks]
+    series: dict[str, tuple[Sequence[float], Sequence[float]]] = {"curve": (nodes, rates)}
+    if marks:
+        series["linear"] = ([0, nodes[-1]], [0.0, rates[0] / nodes[0] * nodes[-1]])
+    chart = lines(title, "nodes", Axis("samples/s", zero=True), series)
+
+    def draw(figure: Figure) -> None:
+        chart.draw(figure)
+        for source in sorted({mark.source for mark in marks}):
+            chosen = [mark for mark in marks if mark.source == source]
+            figure.axes[0].errorbar(
+                [mark.nodes for mark in chosen],
+                [mark.rate for mark in chosen],
+                yerr=[mark.rate * mark.error for mark in chosen],
+                fmt="o",
+                markersize=5,
+                capsize=3,
+                color=_COLORS.get(source, MUTED),
+            )
+
+    return replace(chart, draw=draw)
+
+
+_KIVIAT_HEIGHT_INCHES = 5.4
+
+
+def kiviat_chart(title: str, axes: Sequence[str], rows: Mapping[str, Sequence[float]]) -> Chart:
+    """One polygon for each method; the last one is filled."""
+    angles = [2 * math.pi * index / len(axes) for index in range(len(axes))]
+    *others, last = rows
+    colours = dict(zip([last, *others], SERIES, strict=False))
+
+    def draw(figure: Figure) -> None:
+        plot = new_axes(figure, projection="polar")
+        for name, values in rows.items():
+            closed = [*values, values[0]]
+            style = {"color": colours.get(name, FAINT), "linewidth": 2.2 if name == last else 1.3}
+            plot.plot([*angles, angles[0]], closed, label=as_label(name), **style)
+        plot.fill([*angles, angles[0]], [*rows[last], rows[last][0]], color=OURS, alpha=0.15)
+        plot.set_xticks(angles, [as_label(axis) for axis in axes], fontsize=9)
+        plot.tick_params(axis="x", pad=14)
+        plot.set_yticks([0.25, 0.5, 0.75, 1.0], [""] * 4)
+        plot.set_ylim(0, 1.02)
+        legend(figure)
+
+    return Chart(title, draw, _KIVIAT_HEIGHT_INCHES)

@@ -11,26 +11,25 @@ from markupsafe import Markup
 
 from malletrain.common.files import write_atomically
 from malletrain.simulator.replay.evaluation import Evaluation, Scenario
-from malletrain.simulator.replay.metrics import Metrics, cumulative_samples, sums_between
 from malletrain.simulator.replay.options import ReplayOptions
-from malletrain.simulator.replay.slices import (
+from malletrain.simulator.replay.records import (
     DAY_S,
     HOUR_S,
+    Metrics,
+    cumulative_samples,
     idle_node_hours,
     integral_between,
     node_seconds,
     nodes_taken_back,
     slices_of,
+    sums_between,
 )
 from malletrain.simulator.report.answer_cards import cards_of, warnings_of
-from malletrain.simulator.report.answers import Answers, Replayed
+from malletrain.simulator.report.answers import Answers, Estimate, HourlyRates, Replayed
 from malletrain.simulator.report.axes import Axis, Kind, TimeAxis
 from malletrain.simulator.report.delays import MeasuredDelay
-from malletrain.simulator.report.hourly_rates import HourlyRates
-from malletrain.simulator.report.intervals import Estimate
-from malletrain.simulator.report.page import render
+from malletrain.simulator.report.page import as_markup, render
 from malletrain.simulator.report.plots import Chart, Mark, bars, lines, stacked, time_bars
-from malletrain.simulator.report.svg import as_markup
 from malletrain.simulator.report.trace_notes import notes_of
 from malletrain.simulator.report.wording import moment_of, number, period, share, zone_of
 

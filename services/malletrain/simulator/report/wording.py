@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from malletrain.simulator.replay.slices import DAY_S, HOUR_S
+from malletrain.simulator.replay.records import DAY_S, HOUR_S
 
 _UNITS = ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 NONE = "–"

@@ -17,25 +17,20 @@ from malletrain.scavenger.idle_trace import Trace
 from malletrain.simulator.traces.calendar_time import CalendarReader, time_zone
 from malletrain.simulator.traces.column_logs import ColumnNames, csv_rows, json_rows, parquet_rows, read_columns
 from malletrain.simulator.traces.columns import Columns, fragments_of
-from malletrain.simulator.traces.conversion_report import Facts, metadata_of, sentences_of
 from malletrain.simulator.traces.hostlist import expand
 from malletrain.simulator.traces.json_values import JsonValue, is_json, read_values
 from malletrain.simulator.traces.lines import Line, read_lines, size_of
-from malletrain.simulator.traces.log_window import Interval, LogWindow, window_of
+from malletrain.simulator.traces.log_window import Interval, LogWindow, end_runaway_runs, window_of
 from malletrain.simulator.traces.lsf_accounting import read_lsf
-from malletrain.simulator.traces.occupancy import busy_shares, idle_columns
 from malletrain.simulator.traces.pbs_accounting import read_pbs
 from malletrain.simulator.traces.placing import node_names, place_runs
 from malletrain.simulator.traces.poll_trace import poll_times, trace_of_polls
 from malletrain.simulator.traces.polling import UNKNOWN_STATE, PollReader
-from malletrain.simulator.traces.presence import Presence, presence_of
-from malletrain.simulator.traces.row_counts import MAX_SKIPPED, RowCounts
-from malletrain.simulator.traces.run_table import RunTable, table_of
-from malletrain.simulator.traces.runs import Reader, Recorded, Row, Run, SkippedRow
-from malletrain.simulator.traces.slurm_accounting import read_outages, read_sacct
-from malletrain.simulator.traces.slurm_json import JOBS, read_sacct_json
+from malletrain.simulator.traces.presence import Presence, busy_shares, idle_columns, presence_of
+from malletrain.simulator.traces.row_counts import MAX_SKIPPED, Facts, RowCounts, metadata_of, sentences_of
+from malletrain.simulator.traces.runs import Reader, Recorded, Row, Run, RunTable, SkippedRow, table_of
+from malletrain.simulator.traces.slurm_accounting import JOBS, read_outages, read_sacct, read_sacct_json
 from malletrain.simulator.traces.system_nodes import SystemNodes, match_names, parse_nodes
-from malletrain.simulator.traces.unended_runs import end_runaway_runs
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _SECONDS = re.compile(r"\d{1,12}(\.\d{1,9})?")

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.simulator.traces.lines import Line
-from malletrain.simulator.traces.opening import UNREADABLE, OpenLog, open_log, unreadable
+from malletrain.simulator.traces.lines import UNREADABLE, Line, OpenLog, open_log, unreadable
 
 MAX_VALUE_CHARACTERS = 32 * 1024**2
 """Of one job: those with many steps have some hundred kilobytes."""

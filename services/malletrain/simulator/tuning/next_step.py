@@ -14,9 +14,16 @@ from malletrain.allocator.auto_tuning.machine import (
     TuningQuestion,
 )
 from malletrain.simulator.journal.record import Journal
-from malletrain.simulator.tuning.comparison import SettingsComparison, compare
-from malletrain.simulator.tuning.settings_grid import PLACES, TunedSettings
-from malletrain.simulator.tuning.trials import Replay, TuningDay, day_of, replay_alike
+from malletrain.simulator.tuning.trials import (
+    PLACES,
+    Replay,
+    SettingsComparison,
+    TunedSettings,
+    TuningDay,
+    compare,
+    day_of,
+    replay_alike,
+)
 
 _MIN_PARTS = 2
 

@@ -1,21 +1,202 @@
-"""Replays of each day with each of the settings."""
+"""Which settings are tried, replays of each day with each of them, and their comparison with the present ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
+from malletrain.allocator.auto_tuning.machine import FORWARD_S, MIN_GAIN
+from malletrain.allocator.problem.forward_time import ForwardPolicy
+from malletrain.monitor.machine.throughput import student_quantile
 from malletrain.simulator.journal.conversion import journal_input
 from malletrain.simulator.journal.record import Journal
-from malletrain.simulator.replay.baselines import outcome_of
+from malletrain.simulator.replay.evaluation import outcome_of
 from malletrain.simulator.replay.fast_engine import Progress, run_replay
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.node_events import NodeEvent, node_events
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.records import ReplayResult, work_ended_s
 from malletrain.simulator.services.engine import run_services_replay, services_options
-from malletrain.simulator.tuning.comparison import SettingsComparison, compare
-from malletrain.simulator.tuning.settings_grid import TunedSettings
+
+PLACES = (5, 10, 15, 20, 30)
+COALESCE_S = (0.05, 0.25, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TunedSettings:
+    """Settings that tuning may change, with the names and units that they have in the configuration.
+
+    Attributes:
+        forward_policy: `allocator.forward_policy`.
+        forward_seconds: `allocator.forward_seconds`.
+        max_parallel: `job_manager.max_parallel`.
+        coalesce_seconds: `allocator.coalesce_seconds`.
+    """
+
+    forward_policy: ForwardPolicy
+    forward_seconds: float
+    max_parallel: int
+    coalesce_seconds: float
+
+    def changes(self, present: TunedSettings) -> dict[tuple[str, str], str | float | int]:
+        """What differs from the present settings: values by section and name."""
+        found: dict[tuple[str, str], str | float | int] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != getattr(present, field.name):
+                section = "job_manager" if field.name == "max_parallel" else "allocator"
+                found[section, field.name] = value.value if isinstance(value, ForwardPolicy) else value
+        return found
+
+    def options(self, options: ReplayOptions) -> ReplayOptions:
+        """Options of a replay with these settings. The fast engine does not know `coalesce_seconds`."""
+        return replace(
+            options,
+            forward_policy=self.forward_policy,
+            forward_s=self.forward_seconds,
+            max_parallel=self.max_parallel,
+        )
+
+
+def settings_grid(present: TunedSettings, jobs: int, max_places: int) -> list[TunedSettings]:
+    """The settings to try, the present ones first.
+
+    Args:
+        present: The settings in force.
+        jobs: Number of jobs: more places than that make no difference.
+        max_places: The largest `max_parallel` that is permitted.
+    """
+    forwards = [(ForwardPolicy.CONSTANT, seconds) for seconds in FORWARD_S]
+    forwards += [(policy, present.forward_seconds) for policy in (ForwardPolicy.SURVIVAL, ForwardPolicy.EXPECTED)]
+    forwards.append((present.forward_policy, present.forward_seconds))
+    enough = next((count for count in PLACES if count >= jobs), PLACES[-1])
+    places = [count for count in PLACES if count <= min(enough, max_places)]
+    found = [present]
+    for policy, seconds in forwards:
+        for count in dict.fromkeys((present.max_parallel, *places)):
+            variant = replace(present, forward_policy=policy, forward_seconds=seconds, max_parallel=count)
+            if variant not in found:
+                found.append(variant)
+    return found
+
+
+def coalescing_grid(best: TunedSettings) -> list[TunedSettings]:
+    """The same settings with other times of coalescing; those given first."""
+    others = [replace(best, coalesce_seconds=seconds) for seconds in COALESCE_S if seconds != best.coalesce_seconds]
+    return [best, *others]
+
+
+def distance(settings: TunedSettings, present: TunedSettings) -> int:
+    """Number of settings that differ."""
+    return len(settings.changes(present))
+
+
+def nearest(candidates: Sequence[TunedSettings], present: TunedSettings) -> TunedSettings:
+    """Of several settings the one that differs least from the present ones; the first of those."""
+    return min(candidates, key=lambda settings: distance(settings, present))
+
+
+_TIE = 1e-9
+_LEVEL = 0.95
+_FEW_DAYS = {1: 12.706, 2: 4.303}
+"""Quantiles of Student's t at 97.5 % by degrees of freedom, where its expansion is not close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Gains of some settings over the present ones, as a share of the samples.
+
+    Attributes:
+        by_day: Gain of each day.
+        mean: Their mean.
+        half_width: Half-width of the 95 % interval of the mean over days; None with one day, which tells none.
+    """
+
+    by_day: tuple[float, ...]
+    mean: float
+    half_width: float | None
+
+    @classmethod
+    def of(cls, by_day: Sequence[float]) -> Gain:
+        """Gains of at least one day (Student's t over days)."""
+        days = len(by_day)
+        half = None
+        if days > 1:
+            quantile = _FEW_DAYS.get(days - 1) or student_quantile(0.5 + _LEVEL / 2, days - 1)
+            half = quantile * statistics.stdev(by_day) / math.sqrt(days)
+        return cls(tuple(by_day), statistics.fmean(by_day), half)
+
+    @property
+    def may_be_none(self) -> bool:
+        """Whether the interval contains 0."""
+        return self.half_width is not None and abs(self.mean) <= self.half_width
+
+
+@dataclass(frozen=True)
+class SettingsComparison:
+    """All settings that were tried.
+
+    Attributes:
+        present: The settings in force.
+        gains: Gain of each of the settings over the present ones.
+        best: The settings with the largest mean gain; of equal ones, those that change least.
+        held_out: Gain on each day of what was best on all the others; None with one day.
+    """
+
+    present: TunedSettings
+    gains: Mapping[TunedSettings, Gain]
+    best: TunedSettings
+    held_out: Gain | None
+
+    @property
+    def judged(self) -> Gain:
+        """The gain that counts: on held-out days; with one day only, on the day that the settings were chosen on."""
+        return self.gains[self.best] if self.held_out is None else self.held_out
+
+    @property
+    def recommended(self) -> TunedSettings:
+        """The best settings if they gain enough, else the present ones."""
+        return self.best if self.judged.mean >= MIN_GAIN else self.present
+
+
+def compare(present: TunedSettings, samples: Mapping[TunedSettings, Sequence[float]]) -> SettingsComparison:
+    """Compare settings.
+
+    Args:
+        present: The settings in force, which are among them.
+        samples: Samples of each day with each of the settings; the same days, at least one.
+    """
+    reference = samples[present]
+    by_day = {
+        settings: [_gain(value, base) for value, base in zip(values, reference, strict=True)]
+        for settings, values in samples.items()
+    }
+    days = range(len(reference))
+    held_out = None
+    if len(reference) > 1:
+        held_out = Gain.of(
+            [by_day[_best(by_day, present, [other for other in days if other != day])][day] for day in days]
+        )
+    gains = {settings: Gain.of(values) for settings, values in by_day.items()}
+    return SettingsComparison(present, gains, _best(by_day, present, days), held_out)
+
+
+def _gain(value: float, base: float) -> float:
+    """Relative gain; from nothing to anything counts as 100 %."""
+    if base <= 0:
+        return 1.0 if value > 0 else 0.0
+    return value / base - 1
+
+
+def _best(
+    by_day: Mapping[TunedSettings, Sequence[float]], present: TunedSettings, days: Sequence[int]
+) -> TunedSettings:
+    means = {settings: statistics.fmean(values[day] for day in days) for settings, values in by_day.items()}
+    most = max(means.values())
+    return nearest([settings for settings, mean in means.items() if mean >= most - _TIE], present)
+
 
 DAY_S = 86400.0
 _MIN_PART = 0.25

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from malletrain.common.cgroups import Cgroups, group_name
-from malletrain.common.log_times_writer import LogTimesWriter
+from malletrain.common.log_times import LogTimesWriter
 from malletrain.common.oom_kills import OomKills
 from malletrain.common.orphans import adopt_orphans, reap_orphans
 from malletrain.common.standby.child import STANDBY_VARIABLE
