@@ -266,4 +266,8 @@ class Naive:
             stall = min(stall, Fraction(99, 100) * Fraction(self.options.forward_s))  # a start on nodes left idle
         charged = job.curve(held) if self.options.cost_model is CostModel.PAPER else job.curve(size)
         value = Fraction(self.options.forward_s) * job.curve(size) - stall * charged
-        return value / job.curve(1) if self.options.metric is ObjectiveMetric.SCALING_EFFICIENCY else value
+        if self.options.metric is not ObjectiveMetric.SCALING_EFFICIENCY:
+            return value
+        # No more than a speedup of four for each node is believed.
+        per_node = max(Fraction(point.rate) / point.nodes for point in job.job.curve if point.nodes > 0)
+        return value / max(job.curve(1), per_node / 4)
