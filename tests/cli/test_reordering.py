@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from malletrain.cli.simulate.change_record import MAX_BYTES, open_record, read_lines
+from malletrain.cli.simulate.advice import is_reserved
 from malletrain.cli.simulate.reordering import (
     ChangeKind,
-    NiceChange,
+    Reordering,
     ReorderLimits,
     StandingChange,
     natural_priorities,
     reorder,
     take_back,
 )
-from malletrain.runtime.clock import ManualClock
-from malletrain.runtime.errors import InvalidInputError, PreconditionError
 from malletrain.scavenger.sources.base import SourceError
 from malletrain.scavenger.sources.schedulers.slurm_priorities import (
     MAX_NICE,
@@ -37,8 +35,20 @@ def queue(**changed: JobPriority) -> dict[str, JobPriority]:
     return found | {job.job: job for job in changed.values()}
 
 
+def reordered(
+    window: Sequence[str],
+    chosen: Collection[str],
+    now: Mapping[str, JobPriority],
+    standing: Mapping[str, StandingChange],
+    passes: Mapping[tuple[str, str], int],
+    limits: ReorderLimits,
+    startable: Collection[str] = WINDOW,
+) -> Reordering:
+    return reorder(window, chosen, now, standing, passes, limits, startable=startable)
+
+
 def test_selected_jobs_are_put_before_those_passed_over_and_keep_their_order() -> None:
-    found = reorder(WINDOW, {"2", "4"}, queue(), {}, {}, LIMITS)
+    found = reordered(WINDOW, {"2", "4"}, queue(), {}, {}, LIMITS)
     assert [(one.job, one.nice_after, one.priority_wanted) for one in found.changes] == [
         ("2", -103, 903),
         ("4", -302, 902),
@@ -48,58 +58,89 @@ def test_selected_jobs_are_put_before_those_passed_over_and_keep_their_order() -
 
 
 def test_nothing_changes_where_the_selected_jobs_are_first() -> None:
-    assert reorder(WINDOW, {"1", "2"}, queue(), {}, {}, LIMITS).changes == ()
-    assert reorder(WINDOW, (), queue(), {}, {}, LIMITS).changes == ()
+    assert reordered(WINDOW, {"1", "2"}, queue(), {}, {}, LIMITS).changes == ()
+    assert reordered(WINDOW, (), queue(), {}, {}, LIMITS).changes == ()
 
 
 def test_a_job_of_equal_priority_and_later_number_is_behind() -> None:
     equal = {job: JobPriority(job, "PD", 1, 0, AT) for job in ("9", "10")}
-    assert [one.job for one in reorder(("9", "10"), {"10"}, equal, {}, {}, LIMITS).changes] == ["10"]
-    assert reorder(("9", "10"), {"9"}, equal, {}, {}, LIMITS).changes == ()
+    assert [one.job for one in reordered(("9", "10"), {"10"}, equal, {}, {}, LIMITS).changes] == ["10"]
+    assert reordered(("9", "10"), {"9"}, equal, {}, {}, LIMITS).changes == ()
 
 
 def test_a_second_round_changes_nothing_and_a_job_no_longer_chosen_gets_its_value_back() -> None:
     raised = JobPriority("2", "PD", 903, -103, AT)
     standing = {"2": StandingChange("2", AT, 0, -103)}
     assert natural_priorities(queue(raised=raised), standing)["2"] == 800
-    again = reorder(WINDOW, {"2"}, queue(raised=raised), standing, {}, LIMITS)
+    again = reordered(WINDOW, {"2"}, queue(raised=raised), standing, {}, LIMITS)
     assert (again.changes, again.passed_over) == ((), (("1", AT),))
-    other = reorder(WINDOW, {"1"}, queue(raised=raised), standing, {}, LIMITS)
+    other = reordered(WINDOW, {"1"}, queue(raised=raised), standing, {}, LIMITS)
     assert [(one.kind, one.job, one.nice_after) for one in other.changes] == [(ChangeKind.RESTORE, "2", 0)]
 
 
 def test_who_was_passed_over_counts_also_after_it_left_the_window() -> None:
     raised = JobPriority("2", "PD", 903, -103, AT)
     standing = {"2": StandingChange("2", AT, 0, -103)}
-    later = reorder(WINDOW[1:], {"2"}, queue(raised=raised), standing, {("1", AT): 1}, LIMITS)
+    later = reordered(WINDOW[1:], {"2"}, queue(raised=raised), standing, {("1", AT): 1}, LIMITS)
     assert (later.changes, later.passed_over) == ((), (("1", AT),))
-    starved = reorder(WINDOW[1:], {"2"}, queue(raised=raised), standing, {("1", AT): 50}, LIMITS)
+    starved = reordered(WINDOW[1:], {"2"}, queue(raised=raised), standing, {("1", AT): 50}, LIMITS)
     assert [(one.kind, one.job) for one in starved.changes] == [(ChangeKind.RESTORE, "2")]
 
 
-def test_a_raised_job_that_left_the_window_is_left_as_it_is() -> None:
+def test_who_waits_for_something_else_is_not_passed_over_and_holds_nobody_back() -> None:
+    starved = {("1", AT): 50}
+    found = reordered(WINDOW[1:], {"3"}, queue(), {}, starved, LIMITS, startable=WINDOW[1:])
+    assert [one.job for one in found.changes] == ["3"]
+    assert (found.passed_over, found.notes) == ((("2", AT),), ())
+    again = reordered(WINDOW[1:], {"3"}, queue(), {}, starved, LIMITS)
+    assert again.notes == ("job 3 stays behind job 1, which has been passed over in 50 rounds",)
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_kept"),
+    [
+        ("ReqNodeNotAvail, May be reserved for other job", True),
+        ("ReqNodeNotAvail,_May_be_reserved_for_other_job", True),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", True),
+        ("ReqNodeNotAvail, UnavailableNodes:n003", False),
+        ("ReqNodeNotAvail, Reserved for maintenance", False),
+        ("Dependency", False),
+        ("BeginTime", False),
+        ("JobHeldUser", False),
+        ("QOSMaxJobsPerUserLimit", False),
+    ],
+)
+def test_of_which_jobs_slurm_keeps_the_nodes_for_others(reason: str, is_kept: bool) -> None:
+    assert is_reserved(reason) is is_kept
+
+
+@pytest.mark.parametrize("startable", [WINDOW, ("1",)])
+def test_a_raised_job_that_left_the_window_gets_its_value_back(startable: Sequence[str]) -> None:
     raised = JobPriority("2", "PD", 903, -103, AT)
     standing = {"2": StandingChange("2", AT, 0, -103)}
-    assert reorder(("1",), {"1"}, queue(raised=raised), standing, {}, LIMITS).changes == ()
+    found = reordered(("1",), {"1"}, queue(raised=raised), standing, {}, LIMITS, startable)
+    assert [(one.kind, one.job, one.nice_after) for one in found.changes] == [(ChangeKind.RESTORE, "2", 0)]
+    by_others = queue(raised=JobPriority("2", "PD", 803, -3, AT))
+    assert reordered(("1",), {"1"}, by_others, standing, {}, LIMITS, startable).changes == ()
 
 
 def test_nobody_is_put_before_a_job_that_was_passed_over_too_often() -> None:
-    found = reorder(WINDOW, {"2", "4"}, queue(), {}, {("3", AT): 50}, LIMITS)
+    found = reordered(WINDOW, {"2", "4"}, queue(), {}, {("3", AT): 50}, LIMITS)
     assert [one.job for one in found.changes] == ["2"]
     assert found.notes == ("job 4 stays behind job 3, which has been passed over in 50 rounds",)
-    same_number = reorder(WINDOW, {"2", "4"}, queue(), {}, {("3", "2026-11-01T00:00:00"): 50}, LIMITS)
+    same_number = reordered(WINDOW, {"2", "4"}, queue(), {}, {("3", "2026-11-01T00:00:00"): 50}, LIMITS)
     assert [one.job for one in same_number.changes] == ["2", "4"]
 
 
 def test_changes_of_a_round_are_bounded() -> None:
-    found = reorder(WINDOW, {"2", "3", "4"}, queue(), {}, {}, ReorderLimits(changes=1))
+    found = reordered(WINDOW, {"2", "3", "4"}, queue(), {}, {}, ReorderLimits(changes=1))
     assert [one.job for one in found.changes] == ["2"]
     assert found.notes == ("2 further changes are left to the next round",)
 
 
 def test_what_slurm_does_not_take_is_told() -> None:
     high = JobPriority("1", "PD", 4_294_967_295, 0, AT)
-    found = reorder(WINDOW, {"2"}, queue(high=high), {}, {}, LIMITS)
+    found = reordered(WINDOW, {"2"}, queue(high=high), {}, {}, LIMITS)
     assert found.changes == ()
     assert "can't be raised so far" in found.notes[0]
     assert MAX_NICE < 4_294_967_295
@@ -107,7 +148,7 @@ def test_what_slurm_does_not_take_is_told() -> None:
 
 def test_a_priority_below_1_is_shown_as_1() -> None:
     lowered = JobPriority("4", "PD", 1, 7, AT)
-    found = reorder(WINDOW, {"4"}, queue(lowered=lowered), {}, {}, LIMITS)
+    found = reordered(WINDOW, {"4"}, queue(lowered=lowered), {}, {}, LIMITS)
     assert [(one.nice_after, one.priority_wanted) for one in found.changes] == [(-902, 902)]
 
 
@@ -148,57 +189,3 @@ def test_priorities_as_squeue_prints_them() -> None:
     for text in (f"17|PD|1|0|{AT}", f"17|PD|x|0|{AT}\n", "17|PD|1|0\n", f"17;id|PD|1|0|{AT}\n"):
         with pytest.raises(SourceError, match="squeue"):
             parse_priorities(text)
-
-
-CHANGE = NiceChange(ChangeKind.RAISE, "2", AT, 0, -103, 800, 903)
-BACK = NiceChange(ChangeKind.RESTORE, "2", AT, -103, 0, 903)
-
-
-def test_a_record_knows_what_stands_also_after_a_crash(tmp_path: Path) -> None:
-    path = tmp_path / "record"
-    with open_record(path, ManualClock(1.0)) as record:
-        record.round([("1", AT)])
-        record.change(CHANGE, ["scontrol", "update", "JobId=2", "Nice=-103"])
-        assert record.read().standing == {"2": StandingChange("2", AT, 0, -103)}  # no outcome was written
-        with pytest.raises(PreconditionError, match="another"), open_record(path, ManualClock()):
-            pass
-    with open_record(path, ManualClock(2.0)) as record:
-        record.outcome("2", took=True, values={"nice": -103})
-        record.change(BACK, [])
-        record.outcome("2", took=False, values={}, said="permission denied")
-        record.round([("1", AT)])
-        found = record.read()
-        assert found.standing == {"2": StandingChange("2", AT, 0, -103)}
-        assert found.passes[("1", AT)] == 2
-        record.change(BACK, [])
-        record.outcome("2", took=True, values={"nice": 0})
-        assert record.read().standing == {}
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "nothing",
-        "[]",
-        '{"event":"change","job":"2;id","submitted":"","niceBefore":0,"niceAfter":1}',
-        '{"event":"change","job":"2","submitted":"","niceBefore":0,"niceAfter":99999999999}',
-        '{"event":"other","job":"2"}',
-    ],
-)
-def test_a_record_with_other_lines_is_refused(line: str) -> None:
-    with pytest.raises(InvalidInputError, match="line 1"):
-        read_lines([line])
-
-
-def test_a_record_that_others_can_write_or_that_is_too_long_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "record"
-    path.touch()
-    path.chmod(0o666)
-    with pytest.raises(InvalidInputError, match="everybody can write"), open_record(path, ManualClock()):
-        pass
-    path.chmod(0o600)
-    with path.open("wb") as file:
-        file.truncate(MAX_BYTES + 1)
-    with open_record(path, ManualClock()) as record, pytest.raises(PreconditionError, match="longer"):
-        record.read()

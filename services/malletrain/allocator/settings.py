@@ -90,7 +90,8 @@ class AllocatorSettings(BaseModel):
     replan_seconds: float = Field(
         default=60.0,
         ge=0,
-        description="A plan for changed curves or weights alone at most this often, in seconds; 0: never.",
+        description="A plan for changed curves or weights alone, or because deadlines have come nearer, at most this "
+        "often, in seconds; 0: never. A deadline that passes leads to a plan at once.",
     )
     fleet_measuring_seconds: float = Field(
         default=600.0,

@@ -15,7 +15,8 @@ class MachineOptions:
     Attributes:
         planner: What a plan's problem depends on.
         coalesce_seconds: Seconds from an event to the plan.
-        replan_seconds: Least seconds between plans for changed curves or weights alone; 0: there are none.
+        replan_seconds: Least seconds between plans for changed curves or weights alone, or for deadlines that have come
+            nearer; 0: there are none.
         fleet_replan_seconds: Seconds after a plan at which fleets are divided by remaining work again; 0: never.
         fleet_measuring_seconds: How long the rate of a fleet's member may take to get known, in seconds.
     """

@@ -70,7 +70,8 @@ class PlanTrigger:
     last plan, at most every `replan_seconds`: the speed that a job needs for it has at most doubled meanwhile.
 
     Attributes:
-        replan_seconds: Least seconds between plans for changed curves or weights alone; 0: there are none.
+        replan_seconds: Least seconds between plans for changed curves or weights alone, or for deadlines that have come
+            nearer; 0: there are none.
         fleet_replan_seconds: Seconds after a plan at which fleets are divided by remaining work again; 0: never.
     """
 

@@ -16,6 +16,12 @@ from malletrain.selection.select import SelectionSettings, StartChoice, compare_
 
 _STARTABLE = frozenset({"None", "Priority", "Resources", "BurstBufferResources", "BurstBufferStageIn"})
 """Reasons of jobs that wait for their turn or for resources. Others wait for another job, a date, a person, a limit."""
+_RESERVED = (
+    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+    "ReqNodeNotAvail, May be reserved for other job",
+)
+"""What Slurm says of a job whose nodes it keeps for one that is served before. Both are whole texts: others that begin
+so tell of nodes that are down or being serviced (job_scheduler.c)."""
 _MAX_REASON_LENGTH = 60
 
 
@@ -54,6 +60,8 @@ class Advice:
         left_out: How many of them are not considered, by reason.
         window: The first of the others.
         starts: What each way starts; the method asked for comes last.
+        startable: All jobs that wait for their turn or for resources, in the window or not, and those whose nodes are
+            kept for jobs that are served before them.
     """
 
     machine: MachineResources
@@ -63,6 +71,7 @@ class Advice:
     left_out: Mapping[str, int]
     window: tuple[WindowJob, ...]
     starts: tuple[StartChoice, ...]
+    startable: frozenset[str] = frozenset()
 
     def gain(self, over: StartChoice) -> tuple[float, float]:
         """Points of the machine's nodes and burst buffer that the method uses more than another way."""
@@ -142,7 +151,14 @@ def advise_on(
     chosen = tuple(eligible[:window])
     problem = SelectionProblem(machine, free, tuple(job.request for job in chosen))
     starts = compare_starts(problem, selection)
-    return Advice(machine, free, pool.name if pool else "", len(waiting), dict(left_out), chosen, starts)
+    startable = frozenset(job.job for job in eligible) | {job.job for job in waiting if is_reserved(job.reason)}
+    name = pool.name if pool else ""
+    return Advice(machine, free, name, len(waiting), dict(left_out), chosen, starts, startable)
+
+
+def is_reserved(reason: str) -> bool:
+    """Whether a job could start if its nodes were not kept for another one, by Slurm's reason."""
+    return reason.replace("_", " ") in _RESERVED
 
 
 def job_number(job: str) -> tuple[int, ...]:

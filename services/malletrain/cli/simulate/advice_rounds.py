@@ -28,6 +28,7 @@ from malletrain.cli.simulate.reordering import (
 )
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
+from malletrain.scavenger.sources.base import SourceError
 from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
 
 _REFUSED = (
@@ -35,10 +36,13 @@ _REFUSED = (
     "and nothing further was tried"
 )
 _UNKNOWN = "Slurm has not answered: the change may have been made, and --undo will see; nothing further was tried"
+_UNASKED = "Slurm has not answered: nothing further was tried"
+MAX_FAILURES = 5
+"""Rounds in succession in which Slurm does not answer; then they end."""
 
 
 class NotAppliedError(MalleTrainError):
-    """Slurm does not let this account change jobs, or does not answer."""
+    """Slurm does not let this account change jobs."""
 
 
 @dataclass(frozen=True)
@@ -67,23 +71,30 @@ class RoundSettings:
 def run_rounds(
     question: AdviceQuestion, settings: RoundSettings, pause: Callable[[float], object] = time.sleep
 ) -> None:
-    """Advise and apply, several times.
+    """Advise and apply, several times. A round in which Slurm does not answer is told, and the next one follows.
 
     Raises:
         InvalidInputError: no partition is named, or the operator can't be asked.
-        NotAppliedError: Slurm does not let this account change jobs, or does not answer.
-        SourceError: Slurm can't be asked.
+        NotAppliedError: Slurm does not let this account change jobs.
+        SourceError: Slurm has not answered in the last round, or in `MAX_FAILURES` rounds in succession.
+        OSError: the record can't be written.
     """
     if not question.partitions:
         raise InvalidInputError("--partition", "the partitions whose jobs --apply may change")
     _check_asking(settings)
     with open_record(settings.record, SystemClock()) as record:
-        for number in range(settings.rounds):
-            if number:
+        failures = 0
+        for left in reversed(range(settings.rounds)):
+            try:
+                _round(question, settings, record)
+                failures = 0
+            except SourceError as error:
+                failures += 1
+                if not left or failures == MAX_FAILURES:
+                    raise
+                typer.echo(f"error: {_printable(str(error))}; {left} rounds are left", err=True)
+            if left:
                 pause(settings.pause_seconds)
-            advice, reordering = asyncio.run(_look(question, settings, record.read()))
-            print_advice(advice)
-            _accept_and_apply(settings, reordering, record, "nothing to change: the selected jobs are first already")
 
 
 def undo_changes(settings: RoundSettings) -> None:
@@ -101,6 +112,15 @@ def undo_changes(settings: RoundSettings) -> None:
         _accept_and_apply(settings, reordering, record, f"nothing to take back in {settings.record}")
 
 
+def _round(question: AdviceQuestion, settings: RoundSettings, record: ChangeRecord) -> None:
+    if record.is_long and not settings.dry_run:
+        # Of all partitions, and also who runs: a job that is queued again keeps its nice value.
+        record.shorten(asyncio.run(ask_priorities(settings.section, any_state=True)))
+    advice, reordering = asyncio.run(_look(question, settings, record.read()))
+    print_advice(advice)
+    _accept_and_apply(settings, reordering, record, "nothing to change: the selected jobs are first already")
+
+
 async def _look(question: AdviceQuestion, settings: RoundSettings, known: RecordedChanges) -> tuple[Advice, Reordering]:
     """What is advised now, and the changes that it takes."""
     now = await ask_priorities(settings.section, partitions=question.partitions)
@@ -108,7 +128,8 @@ async def _look(question: AdviceQuestion, settings: RoundSettings, known: Record
     advice = advice_of(question, answers, natural_priorities(now, known.standing))
     window = [job.job for job in advice.window]
     chosen = frozenset(window[index] for index in advice.starts[-1].chosen)
-    return advice, reorder(window, chosen, now, known.standing, known.passes, settings.limits)
+    found = reorder(window, chosen, now, known.standing, known.passes, settings.limits, startable=advice.startable)
+    return advice, found
 
 
 def _accept_and_apply(settings: RoundSettings, reordering: Reordering, record: ChangeRecord, nothing: str) -> None:
@@ -135,7 +156,9 @@ def _accept_and_apply(settings: RoundSettings, reordering: Reordering, record: C
     if any(one.refused for one in made):
         raise NotAppliedError(_REFUSED)
     if any(one.unknown for one in made):
-        raise NotAppliedError(_UNKNOWN)
+        raise SourceError(_UNKNOWN)
+    if any(one.unasked for one in made):
+        raise SourceError(_UNASKED)
 
 
 def outcome_lines(made: Sequence[AppliedChange]) -> list[str]:
@@ -144,7 +167,9 @@ def outcome_lines(made: Sequence[AppliedChange]) -> list[str]:
     for one in made:
         change = one.change
         values = f"nice {change.nice_before} -> {change.nice_after}"
-        if one.skipped:
+        if one.unknown:
+            lines.append(f"job {change.job}: {values} may have been made: {_printable(one.skipped)}")
+        elif one.skipped:
             lines.append(f"job {change.job}: not changed: {_printable(one.skipped)}")
         elif one.priority is None:
             lines.append(f"job {change.job}: {values}; it waits no longer")

@@ -32,6 +32,7 @@ class AppliedChange:
         skipped: Why it was not made, or has no effect; empty: it was made.
         refused: Whether Slurm does not let this account do it, so that no other change will succeed.
         unknown: Whether Slurm has not answered, so that it may have been made.
+        unasked: Whether Slurm has not answered before the change, so that it was not tried.
     """
 
     change: NiceChange
@@ -39,6 +40,12 @@ class AppliedChange:
     skipped: str = ""
     refused: bool = False
     unknown: bool = False
+    unasked: bool = False
+
+    @property
+    def ends_round(self) -> bool:
+        """Whether no other change is tried after it."""
+        return self.refused or self.unknown or self.unasked
 
 
 def command_of(section: SlurmSettings, change: NiceChange) -> list[str]:
@@ -47,7 +54,12 @@ def command_of(section: SlurmSettings, change: NiceChange) -> list[str]:
 
 
 async def ask_priorities(
-    section: SlurmSettings, *, partitions: Sequence[str] = (), job: str = "", run: RunCommand = run_command
+    section: SlurmSettings,
+    *,
+    partitions: Sequence[str] = (),
+    job: str = "",
+    any_state: bool = False,
+    run: RunCommand = run_command,
 ) -> dict[str, JobPriority]:
     """Ask Slurm for the priorities of jobs that wait, or of one job in any state.
 
@@ -55,12 +67,13 @@ async def ask_priorities(
         section: Paths of the commands, and how long an answer may take.
         partitions: Only jobs of these; none: all.
         job: Only this job.
+        any_state: Whether jobs that do not wait are asked for, too.
         run: Runs a command.
 
     Raises:
         SourceError: the command can't be run, fails, takes too long, or prints something else.
     """
-    only = ["-j", job, "-t", "all"] if job else ["-t", WAITING]
+    only = [*(["-j", job] if job else []), "-t", "all" if job or any_state else WAITING]
     named = ["-p", ",".join(partitions)] if partitions else []
     try:
         text = await run([section.squeue, "-h", "-r", *only, *named, "-O", PRIORITY_FORMAT], section.timeout_seconds)
@@ -77,7 +90,6 @@ async def apply_changes(
     """Make the changes of a round, in order. It ends early where Slurm refuses one, or does not answer.
 
     Raises:
-        SourceError: Slurm can't be asked about a job.
         OSError: the record can't be written; no further change is made.
     """
     if reordering.passed_over:
@@ -88,13 +100,16 @@ async def apply_changes(
         if not done.skipped and done.priority is not None and done.priority < change.priority_wanted:
             done = await _raise_further(section, done, record, run)
         made.append(done)
-        if done.refused or done.unknown:
+        if done.ends_round:
             break
     return made
 
 
 async def _apply(section: SlurmSettings, change: NiceChange, record: ChangeRecord, run: RunCommand) -> AppliedChange:
-    now = await ask_priorities(section, job=change.job, run=run)
+    try:
+        now = await ask_priorities(section, job=change.job, run=run)
+    except SourceError as error:
+        return AppliedChange(change, skipped=str(error), unasked=True)
     if why := _why_skip(change, now.get(change.job)):
         return AppliedChange(change, skipped=why)
     argv = command_of(section, change)
@@ -113,7 +128,11 @@ async def _apply(section: SlurmSettings, change: NiceChange, record: ChangeRecor
 
 async def _seen(section: SlurmSettings, change: NiceChange, record: ChangeRecord, run: RunCommand) -> AppliedChange:
     """What Slurm says of a job after its change. It ignores nice values where an administrator has set a priority."""
-    after = (await ask_priorities(section, job=change.job, run=run)).get(change.job)
+    try:
+        after = (await ask_priorities(section, job=change.job, run=run)).get(change.job)
+    except SourceError as error:  # the command has succeeded: the change counts until a later look says otherwise
+        record.outcome(change.job, took=True, values={}, said=str(error))
+        return AppliedChange(change, skipped=str(error), unknown=True)
     if after is None or after.state != WAITING:
         record.outcome(change.job, took=True, values={})
         return AppliedChange(change)
@@ -134,6 +153,8 @@ async def _raise_further(
         return done
     further = replace(change, nice_before=change.nice_after, nice_after=nice, priority_before=done.priority)
     again = await _apply(section, further, record, run)
+    if again.skipped and not again.unknown:  # the change before it was made
+        return replace(done, refused=again.refused, unasked=again.unasked)
     shown = replace(again.change, nice_before=change.nice_before, priority_before=change.priority_before)
     return replace(again, change=shown)
 

@@ -5,7 +5,7 @@ first, so that the chosen job's priority has to be above that. It is raised by i
 Slurm computes: age and shares go on counting, and the earlier value brings the earlier priority back.
 
 What was raised in an earlier round counts with the priority that it would have without that. So rounds do not drive
-each other up, and a job of the window that is no longer chosen gets its nice value back.
+each other up, and a job that is no longer chosen gets its nice value back, in the window or not.
 """
 
 from __future__ import annotations
@@ -118,6 +118,8 @@ def reorder(
     standing: Mapping[str, StandingChange],
     passes: Mapping[tuple[str, str], int],
     limits: ReorderLimits,
+    *,
+    startable: Collection[str],
 ) -> Reordering:
     """Find the changes of one round.
 
@@ -128,6 +130,8 @@ def reorder(
         standing: Changes of earlier rounds, by job.
         passes: In how many rounds a job (with its time of submission) has been passed over.
         limits: How far to go.
+        startable: Jobs that wait for their turn or for nodes. Who waits for another job, a date, a person or a limit
+            waits for none that is put before it: it is not passed over, and its user can't keep the queue as it is.
     """
     natural = natural_priorities(now, standing)
     here = [job for job in window if job in now and now[job].state == WAITING]
@@ -136,7 +140,9 @@ def reorder(
     passed = [
         job
         for job, seen in now.items()
-        if seen.state == WAITING and job not in chosen and (job in window or passes.get((job, seen.submitted), 0))
+        if seen.state == WAITING
+        and job not in chosen
+        and (job in window or (job in startable and passes.get((job, seen.submitted), 0)))
     ]
     notes: list[str] = []
     raising = []
@@ -154,7 +160,7 @@ def reorder(
     changes = [
         NiceChange(ChangeKind.RESTORE, job, now[job].submitted, now[job].nice, change.nice_before, now[job].priority)
         for job, change in standing.items()
-        if job in here and change.holds_for(now[job]) and (job not in chosen or job in held_back)
+        if job in now and change.holds_for(now[job]) and (job not in chosen or job in held_back)
     ]
     notes += _changed_by_others(now, standing)
     top = max((natural[job] for job in overtaken), default=0)
