@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import itertools
 import os
 import socket
 import struct
@@ -15,7 +16,9 @@ Endpoint = tuple[str, int]
 """Address and port of one side of a connection."""
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_UID_COLUMN = 7
+_STATE_COLUMN, _UID_COLUMN = 3, 7
+_MAX_ROWS = 2**20
+"""Rows of a list that are read; more connections than that are not looked at."""
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY, _REQUEST, _ERROR = 20, 1, 2
 _HEADER_BYTES, _ADDRESS_BYTES, _UID_OFFSET, _MAX_ANSWER = 16, 16, 64, 8192
@@ -54,7 +57,7 @@ def listed_owner(peer: Endpoint, local: Endpoint, tables: tuple[Path, ...] = _TA
     for table in tables:
         wanted = [_hexadecimal(side, wide=table.name == "tcp6") for side in (peer, local)]
         for words in _rows(table):
-            if words[1:3] == wanted:
+            if words[1:3] == wanted and int(words[_STATE_COLUMN], 16) not in _OVER:
                 return int(words[_UID_COLUMN])
     return None
 
@@ -107,10 +110,11 @@ def _asked_for_owner(peer: Endpoint, local: Endpoint) -> int | None:
 
 def _rows(table: Path) -> Iterator[list[str]]:
     try:
-        lines = table.read_text(encoding="ascii").splitlines()[1:]
+        lines = table.open(encoding="ascii")
     except OSError:
         return  # without IPv6 there is no such table
-    yield from (line.split() for line in lines)
+    with lines:
+        yield from (line.split() for line in itertools.islice(lines, 1, _MAX_ROWS))
 
 
 def plain_address(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,19 +13,24 @@ LIFESPAN_S = 300.0
 """How long a link is good for."""
 MAX_LINKS = 16
 """Links that may be unused at a time; the oldest of more is void."""
+MAX_LOGGED_REFUSALS = 8
+"""Refusals of one link that are logged: others can ask as often as they like."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Issued:
     token: str = field(repr=False)
     until: float
+    browser: bytes = b""
+    refusals: int = 0
 
 
 class OneTimeLinks:
-    """Codes of links. Each stands for a token until it is used, or too old.
+    """Codes of links. Each stands for a token until it is used, or too old, and is for the browser that opens it first.
 
-    So the token itself is in no address: browsers keep those in their history. Only hashes of codes are kept, so how
-    long a look-up takes says nothing of a code.
+    So the token itself is in no address: browsers keep those in their history. Other accounts may read a code, too, in
+    the command line of the browser that opens it; only the first browser gets the mark that is needed to use it. Only
+    hashes of codes and marks are kept, so how long a look-up takes says nothing of them.
     """
 
     def __init__(self, monotonic: Callable[[], float], make: Callable[[], str] = secrets.token_urlsafe) -> None:
@@ -32,7 +38,7 @@ class OneTimeLinks:
 
         Args:
             monotonic: Monotonic clock in seconds.
-            make: Makes a code that nobody can guess.
+            make: Makes a code, or a mark, that nobody can guess.
         """
         self._monotonic, self._make = monotonic, make
         self._issued: OrderedDict[bytes, _Issued] = OrderedDict()
@@ -51,14 +57,62 @@ class OneTimeLinks:
 
     def token(self, code: str) -> str:
         """What a code stands for, which stays unused; empty where it was used, is too old, or was never made."""
-        found = self._issued.get(_hash(code))
-        return found.token if found is not None and self._monotonic() < found.until else ""
+        found = self._valid(code)
+        return found.token if found is not None else ""
 
-    def use(self, code: str) -> str:
-        """As `token`; from now on it stands for nothing."""
-        token = self.token(code)
-        self._issued.pop(_hash(code), None)
-        return token
+    def open(self, code: str, mark: str) -> str:
+        """A browser opens a link: the first one gets a mark, and from now on the code is for it alone.
+
+        Args:
+            code: Code of the link.
+            mark: What the browser was given before; empty: nothing.
+
+        Returns:
+            The browser's mark; empty where the code stands for nothing, or is for another browser.
+        """
+        found = self._valid(code)
+        if found is None:
+            return ""
+        if found.browser:
+            return mark if _is(mark, found.browser) else ""
+        made = self._make()
+        found.browser = _hash(made)
+        return made
+
+    def is_for(self, code: str, mark: str) -> bool:
+        """Whether a code still stands for something, and is for the browser with a mark.
+
+        Args:
+            code: Code of the link.
+            mark: As `open` gave it.
+        """
+        found = self._valid(code)
+        return found is not None and bool(found.browser) and _is(mark, found.browser)
+
+    def use(self, code: str, mark: str) -> str:
+        """As `token`, for the browser with a mark only; from now on the code stands for nothing.
+
+        Args:
+            code: Code of the link.
+            mark: As `open` gave it.
+        """
+        return self._issued.pop(_hash(code)).token if self.is_for(code, mark) else ""
+
+    def refuse(self, code: str) -> bool:
+        """Count that a link was refused to somebody; returns whether this is to be logged: of each link a few times."""
+        found = self._valid(code)
+        if found is None:
+            return False
+        found.refusals += 1
+        return found.refusals <= MAX_LOGGED_REFUSALS
+
+    def _valid(self, code: str) -> _Issued | None:
+        found = self._issued.get(_hash(code))
+        return found if found is not None and self._monotonic() < found.until else None
+
+
+def _is(text: str, hashed: bytes) -> bool:
+    return hmac.compare_digest(_hash(text), hashed)
 
 
 def _hash(code: str) -> bytes:

@@ -104,6 +104,14 @@ class PrivateFolder:
             raise
         return found
 
+    def file_id(self, name: str) -> tuple[int, int] | None:
+        """Device and inode of a file in the folder; None where there is none."""
+        try:
+            found = os.lstat(self.inside(name))
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
     def remove(self, name: str) -> None:
         """Remove a socket."""
         with contextlib.suppress(FileNotFoundError):

@@ -18,9 +18,8 @@ import grpc
 import typer
 
 from malletrain.caller.credentials import caller_credential, forget_token
-from malletrain.cli.operate.dashboard_links import ask_for_link, links_folder, listening, tell_links
+from malletrain.cli.operate.dashboard_links import ask_for_link, links_folder, listening, may_print_link, tell_links
 from malletrain.cli.shared.settings import AllSettings, load
-from malletrain.cli.shared.terminal import has_terminal
 from malletrain.common.addresses import is_loopback
 from malletrain.dashboard.one_time_links import LIFESPAN_S
 from malletrain.runtime.access.credentials import Credential
@@ -44,12 +43,12 @@ def dashboard(
     key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
     link: Annotated[
-        bool, typer.Option("--link", help="Print a new link to your dashboard that runs on this port, and end.")
+        bool, typer.Option("--link", help="Print a new link to your dashboard with this --address, and end.")
     ] = False,
 ) -> None:
     """Serve pages that show nodes, jobs and plans live in a browser, until Ctrl-C. Needs malletrain\\[dashboard]."""
     if link:
-        _print_new_link(_parsed(address)[1])
+        _print_new_link(*_parsed(address))
         return
     if find_spec("bokeh") is None:
         raise InvalidInputError("dashboard", "Bokeh, which is not installed: pip install 'malletrain[dashboard]'")
@@ -125,22 +124,22 @@ async def _serve(
     async with AsyncExitStack() as stack:
         parts = [watcher.run(), server.run()]
         try:
-            parts.append(tell_links(stack.enter_context(listening(links_folder(), port)), new_link))
+            parts.append(tell_links(stack.enter_context(listening(links_folder(), host, port)), new_link))
         except OSError as error:
             typer.echo(f"no links later (--link): {error}", err=True)
-        _announce(base, port, await new_link() if has_terminal() else "")
+        _announce(base, host, port, await new_link() if may_print_link() else "")
         watchdog.serving()
         stack.callback(watchdog.stopping)
         await _until_signal(parts, watchdog)
 
 
-def _announce(base: str, port: int, link: str) -> None:
+def _announce(base: str, host: str, port: int, link: str) -> None:
     """Say where the pages are. A link that lets in comes to terminals only: else it would be in a log."""
     if link:
         typer.echo(link)
-        typer.echo(
-            f"lets in one browser, as you, within {LIFESPAN_S / 60:g} minutes; another: malletrain dashboard --link"
-        )
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        another = "malletrain dashboard --link" + (f" --address {address}" if address != _DEFAULT else "")
+        typer.echo(f"lets in one browser, as you, within {LIFESPAN_S / 60:g} minutes; another: {another}")
         typer.echo()
         typer.echo("for others:")
     typer.echo(f"{base}/login?token=TOKEN")
@@ -149,17 +148,17 @@ def _announce(base: str, port: int, link: str) -> None:
         typer.echo(f"from elsewhere: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}")
 
 
-def _print_new_link(port: int) -> None:
-    if not has_terminal():
+def _print_new_link(host: str, port: int) -> None:
+    if not may_print_link():
         raise InvalidInputError("--link", "a terminal to print on: a link lets in whoever has it")
     try:
-        found = ask_for_link(links_folder(), port)
+        found = ask_for_link(links_folder(), host, port)
     except OSError as error:
-        raise MalleTrainError(f"the dashboard on port {port} gives no link: {error}") from error
+        raise MalleTrainError(f"the dashboard on {host}:{port} gives no link: {error}") from error
     if found is None:
         raise MalleTrainError(
-            f"no dashboard of yours runs on port {port}, or the services know no token of yours: "
-            "`malletrain dashboard`, or --address with its port"
+            f"no dashboard of yours that was started here listens on {host}:{port}, or the services know no token of "
+            "yours: `malletrain dashboard`, or the --address that it was started with"
         )
     typer.echo(found)
 

@@ -6,8 +6,10 @@ Nothing secret is sent there: whoever asks says nothing, and both sides check th
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,23 +27,44 @@ def links_folder() -> Path:
     return Path(f"/tmp/malletrain-dashboard-{os.geteuid()}")
 
 
+def may_print_link() -> bool:
+    """Whether standard output is a terminal itself: TTY_COMPATIBLE=1 is for colours, and a log may be behind it."""
+    return sys.stdout.isatty()
+
+
+def _name_of(host: str, port: int) -> str:
+    """Name of a dashboard's socket. The folder may be that of several machines or containers, each with such a port."""
+    try:
+        network = Path("/proc/self/ns/net").stat().st_ino
+    except OSError:
+        network = 0
+    place = f"{socket.gethostname()}\0{network}\0{host}"
+    return f"{port}-{hashlib.sha256(place.encode()).hexdigest()[:16]}"  # short enough for a socket
+
+
 @contextmanager
-def listening(folder: Path, port: int) -> Iterator[socket.socket]:
+def listening(folder: Path, host: str, port: int) -> Iterator[socket.socket]:
     """Listen for questions while the context lasts.
 
     Args:
         folder: As `links_folder`.
-        port: Port of the dashboard.
+        host: Address on which the dashboard listens.
+        port: Its port.
 
     Raises:
         OSError: one can't listen there; PermissionError: others could enter the folder.
     """
-    private = PrivateFolder(folder)
+    private, name = PrivateFolder(folder), _name_of(host, port)
     try:
-        with private.listen(str(port)) as listener:
-            listener.setblocking(False)
-            yield listener
-        private.remove(str(port))
+        with private.listen(name) as listener:
+            made = private.file_id(name)
+            try:
+                listener.setblocking(False)
+                yield listener
+            finally:
+                # Before it is closed: then no other socket can have its number. Another dashboard's is left alone.
+                if made is not None and private.file_id(name) == made:
+                    private.remove(name)
     finally:
         private.close()
 
@@ -65,15 +88,20 @@ async def tell_links(listener: socket.socket, new_link: Callable[[], Awaitable[s
             await asyncio.sleep(_PAUSE_S)
 
 
-def ask_for_link(folder: Path, port: int) -> str | None:
-    """A new link of the dashboard of this account on a port; None: none runs there, or it has no token now.
+def ask_for_link(folder: Path, host: str, port: int) -> str | None:
+    """A new link of the dashboard of this account at an address; None: none runs there, or it has no token now.
+
+    Args:
+        folder: As `links_folder`.
+        host: Address on which the dashboard listens.
+        port: Its port.
 
     Raises:
         OSError: it does not answer; PermissionError: another account listens, or could enter the folder.
     """
     private = PrivateFolder(folder)
     try:
-        connection = private.connect(str(port))
+        connection = private.connect(_name_of(host, port))
         if connection is None:
             return None
         with connection:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.cli.operate.doctor_checks import Finding, ask, clocks, examine_queries, judge, programs
+from malletrain.common.untrusted_json import UntrustedJsonError, parse_object
 from malletrain.runtime.access.installation import own_user
 from malletrain.runtime.clock import SystemClock
 from malletrain.scavenger.sources.schedulers.availability import UnreadableError
@@ -79,10 +79,10 @@ def _judge_cgroups(text: str) -> Finding:
     if not text.strip():
         return Finding(name, True, f"can't be asked for: see that {', '.join(_WITHOUT)} are enabled in its file")
     try:
-        parts = json.loads(text)["cgroup"]
+        parts = parse_object(text.encode())["cgroup"]
         off = [part for part in _WITHOUT if parts.get(part, {}).get("enabled") is not True]
         left_out = sorted({str(host) for part in _WITHOUT for host in parts.get(part, {}).get("exclude_hosts", ())})
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (UntrustedJsonError, TypeError, KeyError, AttributeError):
         return Finding(name, False, "its file can't be read", remedy)
     if off:
         said = "; ".join(f"{part} off: {_WITHOUT[part]}" for part in off)

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from malletrain.cli.simulate.reordering import NiceChange, StandingChange
 from malletrain.common.files import open_log, open_plain, sync_directory, write_atomically
 from malletrain.common.trusted_files import reason_for_distrust
+from malletrain.common.untrusted_json import JsonBounds, parse_object
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError, PreconditionError
 from malletrain.scavenger.sources.schedulers.slurm_priorities import MAX_NICE, JobPriority, is_updatable
@@ -36,6 +37,8 @@ _MAX_SAID = 500
 _PIECE = 64 * 1024
 _BEGINNING = b'{"at":'
 """Of each line."""
+_LINE_BOUNDS = JsonBounds(max_bytes=1 << 24, max_entries=1 << 20)
+"""A line of pass counts names all jobs that wait."""
 
 
 @dataclass
@@ -63,7 +66,7 @@ def read_lines(lines: Iterable[str]) -> RecordedChanges:
     before: dict[str, StandingChange | None] = {}
     for number, line in enumerate(lines, 1):
         try:
-            _fold(found, before, json.loads(line))
+            _fold(found, before, parse_object(line.encode(), _LINE_BOUNDS))
         except (ValueError, KeyError, TypeError) as error:
             shown = line[:_MAX_SAID]
             raise InvalidInputError(f"record, line {number}", "a line that advise --apply wrote", shown) from error

@@ -13,6 +13,7 @@ from malletrain.common.tasks import start_task
 from malletrain.dashboard.identities import Viewer, Viewers
 from malletrain.dashboard.one_time_links import OneTimeLinks
 from malletrain.dashboard.pages.page import Page, SharedData
+from malletrain.dashboard.server.link_peers import OwnerOf, owner_by_kernel
 from malletrain.dashboard.server.page_access import Sessions
 from malletrain.runtime.failures import log_failure
 
@@ -26,6 +27,7 @@ class ServerContext:
         viewers: Verifies tokens.
         sessions: Cookies.
         links: Links that let one browser in.
+        owner_of: Says which account of this machine is at the other end of a connection. May block.
         on_drawn: Called with each page that a browser has drawn.
         pages: The documents that are open.
         scripts_asked: Set for a moment when a browser is sent the scripts that draw figures.
@@ -35,6 +37,7 @@ class ServerContext:
     viewers: Viewers
     sessions: Sessions
     links: OneTimeLinks = field(default_factory=lambda: OneTimeLinks(time.monotonic))
+    owner_of: OwnerOf = owner_by_kernel
     on_drawn: Callable[[Page], object] = lambda _: None
     pages: set[Page] = field(default_factory=set)
     scripts_asked: asyncio.Event = field(default_factory=asyncio.Event)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import os
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -15,6 +17,7 @@ from malletrain.common.csv_text import as_csv
 from malletrain.dashboard.figures import columns
 from malletrain.dashboard.figures.columns import Columns
 from malletrain.dashboard.identities import UnverifiableError, Viewer
+from malletrain.dashboard.one_time_links import LIFESPAN_S
 from malletrain.dashboard.pages import views
 from malletrain.dashboard.pages.actions import MAX_REASON_LENGTH
 from malletrain.dashboard.pages.compare_page import compared_columns
@@ -27,6 +30,7 @@ from malletrain.dashboard.pages.usage_page import rows_in, usage_of
 from malletrain.dashboard.pages.week_views import has_rights
 from malletrain.dashboard.pages.what_if import course_columns
 from malletrain.dashboard.server.context import ServerContext
+from malletrain.dashboard.server.link_peers import ends_of, objection
 from malletrain.dashboard.server.page_access import hardened
 from malletrain.dashboard.templates import denied_template, told_template
 from malletrain.dashboard.templates.files import SCRIPTS, SCRIPTS_COOKIE, File, file_named
@@ -192,27 +196,101 @@ class Login(_Plain):
         """The form. A link that lets one browser in is used up by it, not by a look at it."""
         self.check_origin()
         code = self.get_body_argument("once", "")
-        if not code:
-            await self._enter(self.get_body_argument("token", "").strip())
-        elif token := self.context.links.use(code):
-            await self._enter(token)
-        else:
-            self._deny_link()
-
-    async def _offer(self, code: str) -> None:
-        token = self.context.links.token(code)
-        if not token:
-            self._deny_link()
+        if code:
+            await self._enter_by_link(code)
             return
+        token = self.get_body_argument("token", "").strip()
         viewer = await self._verified(token)
         if viewer is not None:
-            self.finish(denied_template().render(heading="Welcome", text=_welcome(viewer), next="", code=code))
+            self._let_in(viewer, token)
 
-    def _deny_link(self) -> None:
+    async def _offer(self, code: str) -> None:
+        """The form of a link, to the browser that opens it first."""
+        token = self.context.links.token(code)
+        if not token:
+            self._deny_used_link()
+            return
+        if not await self._is_of_our_account(code):
+            return
+        viewer = await self._verified(token)
+        if viewer is None:
+            return
+        mark = self.context.links.open(code, self._mark())
+        if not mark:
+            self._deny_other_browser(code)
+            return
+        self._set_cookie(self._mark_cookie, mark, seconds=LIFESPAN_S)
+        self.finish(denied_template().render(heading="Welcome", text=_welcome(viewer), next="", code=code))
+
+    async def _enter_by_link(self, code: str) -> None:
+        """Let the browser in that has opened a link; the link is used up only if that is done."""
+        links, mark = self.context.links, self._mark()
+        token = links.token(code)
+        if not token:
+            self._deny_used_link()
+            return
+        if not await self._is_of_our_account(code):
+            return
+        if not links.is_for(code, mark):
+            self._deny_other_browser(code)
+            return
+        viewer = await self._verified(token)
+        if viewer is None:
+            return
+        if links.use(code, mark) == token:  # it may have been used while JobManager was asked
+            self._let_in(viewer, token)
+        else:
+            self._deny_used_link()
+
+    @property
+    def _mark_cookie(self) -> str:
+        return f"{self.context.sessions.cookie}_link"
+
+    def _mark(self) -> str:
+        found = self.request.cookies.get(self._mark_cookie)
+        return found.value if found is not None else ""
+
+    async def _is_of_our_account(self, code: str) -> bool:
+        """Whether a link may be for whoever asks; else the answer says why not. Not for codes that are void."""
+        ends = ends_of(self.request)
+        if ends is None:
+            why = "whoever opened it has gone"
+        else:
+            why = await asyncio.to_thread(objection, ends, os.geteuid(), self.context.owner_of)
+        if why:
+            self._log_refusal(code, why)
+            text = (
+                "On this machine only a browser of the account that started the dashboard may use this link. "
+                "Whoever else is to see the pages enters a token."
+            )
+            self.deny("Not this link", text, 403)
+        return not why
+
+    def _deny_used_link(self) -> None:
         text = (
             "This link has been used, or is too old. Another one: malletrain dashboard --link, where this one is from."
         )
         self.deny("Not this link", text, 401)
+
+    def _deny_other_browser(self, code: str) -> None:
+        self._log_refusal(code, "it was opened first by another browser, or by none that keeps cookies")
+        text = (
+            "This link is for the browser that opened it first, which must keep its cookie. "
+            "If that was not you, somebody else has seen the link. "
+            "Another one: malletrain dashboard --link, where this one is from."
+        )
+        self.deny("Not this link", text, 403)
+
+    def _log_refusal(self, code: str, why: str) -> None:
+        if self.context.links.refuse(code):
+            log = structlog.get_logger(__name__)
+            log.warning("a link that lets in one browser was refused", why=why, peer=self.request.remote_ip)
+
+    def _set_cookie(self, name: str, value: str, seconds: float | None = None) -> None:
+        """A cookie for our own pages alone."""
+        secure = self.context.sessions.secure
+        age = None if seconds is None else int(seconds)
+        self.set_cookie(name, value, httponly=True, samesite="Strict", secure=secure, path="/", max_age=age)
 
     def log_exception(self, typ: object, value: BaseException | None, tb: object) -> None:
         """Say what has failed without the address, as Tornado would, which has the token or the code of a link."""
@@ -231,13 +309,10 @@ class Login(_Plain):
             self.deny("Wrong token", "The services do not accept this token: it may have expired or been revoked.", 401)
         return viewer
 
-    async def _enter(self, token: str) -> None:
-        viewer = await self._verified(token)
-        if viewer is None:
-            return
+    def _let_in(self, viewer: Viewer, token: str) -> None:
+        """Give a browser a cookie for a token that was verified."""
         sessions = self.context.sessions
-        cookie = sessions.begin(token, viewer.user)
-        self.set_cookie(sessions.cookie, cookie, httponly=True, samesite="Strict", secure=sessions.secure, path="/")
+        self._set_cookie(sessions.cookie, sessions.begin(token, viewer.user))
         # A page of our own leads on: a redirect that began on another site would not show a strict cookie.
         self.deny("Welcome", f"{viewer.user}, {viewer.role}.", 200, "/now")
 
