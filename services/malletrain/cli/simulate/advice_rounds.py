@@ -114,7 +114,7 @@ def undo_changes(settings: RoundSettings) -> None:
 
 def _round(question: AdviceQuestion, settings: RoundSettings, record: ChangeRecord) -> None:
     if record.is_long and not settings.dry_run:
-        # Of all partitions, and also who runs: a job that is queued again keeps its nice value.
+        # Of all partitions and in any state: nothing is forgotten of a job that Slurm still knows.
         record.shorten(asyncio.run(ask_priorities(settings.section, any_state=True)))
     advice, reordering = asyncio.run(_look(question, settings, record.read()))
     print_advice(advice)
