@@ -28,7 +28,7 @@ GPUS = 8
 _SIZES = {1: 0.52, 2: 0.14, 4: 0.14, 8: 0.13, 16: 0.04, 32: 0.02, 64: 0.01}
 """GPUs of main jobs, and their shares of all jobs."""
 _MEDIAN_S, _SPREAD = 1200.0, 1.8
-_LONGEST_S = 3 * 86_400.0
+_MAX_S = 3 * 86_400.0
 _PATIENCE_S = 7200.0
 """After so long a wait of the first job in the queue, nothing is started before it."""
 _LARGEST = 64
@@ -36,7 +36,7 @@ _MAX_PARALLEL = 20
 _UP_S, _DOWN_S = 18.0, 12.0
 _WARM_UP_S = 4 * 86_400.0
 """The cluster is empty at first."""
-_SHORTEST_S = 120.0
+_MIN_S = 120.0
 """Shorter idle times are left alone, as with `hold.shortest_seconds`."""
 
 
@@ -58,7 +58,7 @@ def main_jobs(nodes: int, duration_s: float, load: float, chance: random.Random)
     every_s = mean_s * mean_gpus / (load * nodes * GPUS)
     now = 0.0
     while (now := now + chance.expovariate(1 / every_s)) < duration_s:
-        seconds = min(_LONGEST_S, chance.lognormvariate(math.log(_MEDIAN_S), _SPREAD))
+        seconds = min(_MAX_S, chance.lognormvariate(math.log(_MEDIAN_S), _SPREAD))
         jobs.append(MainJob(now, max(10.0, seconds), chance.choices(sizes, shares)[0]))
     return jobs
 
@@ -128,7 +128,7 @@ def idle_times(history: Sequence[tuple[float, int]], least: int, duration_s: flo
         if free >= least and begin is None:
             begin = moment
         elif free < least and begin is not None:
-            if moment - begin >= _SHORTEST_S:
+            if moment - begin >= _MIN_S:
                 found.append((begin, moment))
             begin = None
     return found

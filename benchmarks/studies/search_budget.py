@@ -36,7 +36,7 @@ from malletrain.model.scaling import ScalingPoint
 from malletrain.monitor.machine.throughput import student_quantile
 from malletrain.v1 import resources_pb2
 
-AT_ONCE, MOST_NODES, FIXED_NODES = 4, 8, 2
+AT_ONCE, MAX_NODES, FIXED_NODES = 4, 8, 2
 POOL, MEAN_IDLE = 16, 8
 """Nodes that come and go, and how many of them are idle on average."""
 IDLE_SECONDS = 1200.0
@@ -235,7 +235,7 @@ class SimulatedCluster:
             JobDemand(
                 id=name,
                 min_nodes=1,
-                max_nodes=MOST_NODES,
+                max_nodes=MAX_NODES,
                 curve=tuple(ScalingPoint(nodes, rate) for nodes, rate in CURVE),
                 scale_up_seconds=GROW_SECONDS,
                 scale_down_seconds=SHRINK_SECONDS,

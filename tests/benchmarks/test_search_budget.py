@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.studies.search_budget import (
-    MOST_NODES,
+    MAX_NODES,
     WAYS,
     SimulatedCluster,
     Way,
@@ -66,7 +66,7 @@ def test_nodes_that_are_idle_are_shared_by_weight_and_none_is_given_twice() -> N
         assert len(held) == len(set(held))
         assert set(held) <= cluster.idle
         sizes.append([len(job.nodes) for job in cluster.jobs.values()])
-        assert max(sizes[-1]) <= MOST_NODES
+        assert max(sizes[-1]) <= MAX_NODES
     assert all(size[3] >= max(size[:3]) for size in sizes[1:-1])
     assert len({len(cluster.idle), *map(sum, sizes)}) > 1, "nodes come and go"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.client.own_times import FILE_BYTES, LEAST_STEPS, OwnTimes, WorkerTimes, from_bytes, to_bytes
+from malletrain.client.own_times import FILE_BYTES, MIN_STEPS, OwnTimes, WorkerTimes, from_bytes, to_bytes
 from malletrain.client.step_times import READ_SECONDS, StepTimesReader, StepTimesTeller
 from tests.support.waiting import wait_until
 
@@ -16,19 +16,19 @@ TOLD = WorkerTimes(3, "n3", 40, 0.25, 0.5)
 
 def test_medians_of_the_newest_steps_are_told_at_most_every_10_seconds() -> None:
     times = OwnTimes(0.0)
-    for number in range(LEAST_STEPS - 1):
+    for number in range(MIN_STEPS - 1):
         times.add(0.1 if number else 5.0, 0.2 if number else 9.0)
     assert times.take(1, "n1", 100.0) is None, "too few steps"
     times.add(0.1, 0.2)
     assert times.take(1, "n1", 9.9) is None, "too soon"
-    assert times.take(1, "n1", 10.0) == WorkerTimes(1, "n1", LEAST_STEPS, 0.1, 0.2)
+    assert times.take(1, "n1", 10.0) == WorkerTimes(1, "n1", MIN_STEPS, 0.1, 0.2)
     assert times.take(1, "n1", 100.0) is None, "nothing new"
 
 
 def test_steps_that_cannot_be_are_left_out() -> None:
     times = OwnTimes(0.0)
     for own, whole in [(float("nan"), 1.0), (-1.0, 1.0), (2.0, 1.0), (1.0, float("inf")), (1.0, 1e7)]:
-        for _ in range(LEAST_STEPS):
+        for _ in range(MIN_STEPS):
             times.add(own, whole)
     assert times.take(0, "n1", 100.0) is None
 
@@ -100,7 +100,7 @@ def test_a_worker_writes_what_its_steps_come_to(tmp_path: Path) -> None:
     teller.tell(2, 4)
     layer = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    for _ in range(LEAST_STEPS + 1):  # the first step ends nothing that was begun
+    for _ in range(MIN_STEPS + 1):  # the first step ends nothing that was begun
         layer(torch.ones(2, 4)).sum().backward()
         optimizer.step()
     now = 10.0
@@ -109,7 +109,7 @@ def test_a_worker_writes_what_its_steps_come_to(tmp_path: Path) -> None:
     wait_until(lambda: path.exists() and path.stat().st_size == FILE_BYTES, 60, "the file")
     told = from_bytes(path.read_bytes(), 2)
     assert told is not None
-    assert (told.node, told.steps) == ("n7", LEAST_STEPS)
+    assert (told.node, told.steps) == ("n7", MIN_STEPS)
     assert 0 < told.own_seconds < told.step_seconds
 
 
@@ -122,7 +122,7 @@ def test_nothing_is_told_where_that_is_not_wanted_or_the_node_has_no_name(tmp_pa
     teller.tell(0, 4)
     layer = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    for _ in range(LEAST_STEPS + 2):
+    for _ in range(MIN_STEPS + 2):
         layer(torch.ones(2, 4)).sum().backward()
         optimizer.step()
     now = 10.0

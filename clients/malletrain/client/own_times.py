@@ -21,9 +21,9 @@ FILE_BYTES = 1024
 
 TELL_SECONDS = 10.0
 """Time between two messages of a worker, at least."""
-LEAST_STEPS = 20
+MIN_STEPS = 20
 """Steps that each message rests on, at least."""
-_MOST_STEPS = 512
+_MAX_STEPS = 512
 _MAX_NODE = 256
 _MAX_COUNT = 2**60
 
@@ -51,7 +51,7 @@ class OwnTimes:
 
     def __init__(self, now: float) -> None:
         """Begin at a time, in seconds of a monotonic clock."""
-        self._steps: deque[tuple[float, float]] = deque(maxlen=_MOST_STEPS)
+        self._steps: deque[tuple[float, float]] = deque(maxlen=_MAX_STEPS)
         self._count = self._fresh = 0
         self._told = now
 
@@ -64,7 +64,7 @@ class OwnTimes:
 
     def take(self, rank: int, node: str, now: float) -> WorkerTimes | None:
         """What is to be told now; None: nothing yet."""
-        if self._fresh < LEAST_STEPS or now - self._told < TELL_SECONDS:
+        if self._fresh < MIN_STEPS or now - self._told < TELL_SECONDS:
             return None
         own, whole = zip(*self._steps, strict=True)
         self._steps.clear()

@@ -18,7 +18,7 @@ from malletrain.client.own_times import FILE_BYTES, OwnTimes, WorkerTimes, from_
 from malletrain.common import environment as env
 from malletrain.common.job_folder import STEP_TIMES_FOLDER
 
-MOST_WORKERS = 4096
+MAX_WORKERS = 4096
 """Workers that are told of; those of higher ranks are not."""
 READ_SECONDS = 10.0
 """Time between two looks at the files."""
@@ -56,7 +56,7 @@ class StepTimesTeller:
             rank: Rank of this worker.
             workers: Number of workers of the job.
         """
-        if self._off or workers < 2 or rank >= MOST_WORKERS:
+        if self._off or workers < 2 or rank >= MAX_WORKERS:
             return
         if self._place != (rank, workers):
             self._place, self._times = (rank, workers), OwnTimes(self._clock())
@@ -121,7 +121,7 @@ class StepTimesReader:
         if self._looked is not None and now - self._looked < READ_SECONDS:
             return
         self._looked = now
-        arguments = (self._folder / STEP_TIMES_FOLDER, min(workers, MOST_WORKERS))
+        arguments = (self._folder / STEP_TIMES_FOLDER, min(workers, MAX_WORKERS))
         self._reading = threading.Thread(target=self._read, args=arguments, name="step times", daemon=True)
         self._reading.start()
 

@@ -27,7 +27,7 @@ from typing import Any
 _SHELL = "/bin/sh"
 _FIRST_FREE = 3
 _FIRST_LOOK_SECONDS = 0.001
-_LONGEST_LOOK_SECONDS = 0.05
+_MAX_LOOK_SECONDS = 0.05
 _RESET = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python ignores, and programs do not expect to be ignored."""
 
@@ -76,7 +76,7 @@ class ChildProcess:
             if (left := deadline - time.monotonic()) <= 0:
                 raise TimeoutError(f"process {self.pid} still runs")
             time.sleep(min(pause, left))
-            pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
+            pause = min(2 * pause, _MAX_LOOK_SECONDS)
         return code
 
     def send_signal(self, number: int) -> None:

@@ -28,7 +28,7 @@ MAX_ENTRIES = 4096
 """In a file; older ones are thinned."""
 MAX_FILE_BYTES = MAX_ENTRIES * 48
 _LATEST_MS = 1 << 53
-_LARGEST_SIZE = 1 << 60
+_MAX_SIZE = 1 << 60
 _MAX_DIGITS = 19
 
 
@@ -119,7 +119,7 @@ def read_times(content: bytes, most: int = MAX_ENTRIES) -> LogTimes:
         if not (_is_number(size) and _is_number(unix_ms)):
             continue
         found, at = int(size), int(unix_ms)
-        if not (0 < found < _LARGEST_SIZE and 0 < at < _LATEST_MS):
+        if not (0 < found < _MAX_SIZE and 0 < at < _LATEST_MS):
             continue
         if sizes and found <= sizes[-1]:
             sizes, times = [], []  # it was cut

@@ -15,7 +15,7 @@ from malletrain.runtime.errors import InvalidInputError
 PROJECT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]{0,63}\Z")
 PROJECT_NAME_IN_WORDS = "1 to 64 letters, digits and _.+@-, the first of them a letter, a digit or _"
 ALL_USERS = "*"
-_MOST_TOLD = 10
+_MAX_TOLD = 10
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class OwnerProjects:
         usable = sorted(name for name in self.names if PROJECT_NAME.match(name))
         if not usable:
             return f"nothing: there is no project for this user ({self.source})"
-        more = f" and {len(usable) - _MOST_TOLD} more" if len(usable) > _MOST_TOLD else ""
-        return f"one of {', '.join(usable[:_MOST_TOLD])}{more} ({self.source})"
+        more = f" and {len(usable) - _MAX_TOLD} more" if len(usable) > _MAX_TOLD else ""
+        return f"one of {', '.join(usable[:_MAX_TOLD])}{more} ({self.source})"
 
 
 NO_PROJECTS = OwnerProjects(frozenset(), "job_manager.projects")

@@ -20,7 +20,7 @@ import structlog
 
 BUSY_FACTOR = 5.0
 """How many times longer a service may be silent while it may be busy: it has or wants a processor, or a disk."""
-_LONGEST_PAUSE_SECONDS = 5.0
+_MAX_PAUSE_SECONDS = 5.0
 _SHARE = 4.0
 """How many times within its time a watchdog is told that the loop goes on."""
 
@@ -45,7 +45,7 @@ class LoopWatchdog(Protocol):
 class NoWatchdog:
     """Nobody watches this process, or somebody who asks it."""
 
-    pause_seconds = _LONGEST_PAUSE_SECONDS
+    pause_seconds = _MAX_PAUSE_SECONDS
 
     def serving(self) -> None:
         """Nothing."""
@@ -74,7 +74,7 @@ class SystemdWatchdog:
     @property
     def pause_seconds(self) -> float:
         """How often it is to be told, in seconds."""
-        return min(self._seconds / _SHARE, _LONGEST_PAUSE_SECONDS) if self._seconds else _LONGEST_PAUSE_SECONDS
+        return min(self._seconds / _SHARE, _MAX_PAUSE_SECONDS) if self._seconds else _MAX_PAUSE_SECONDS
 
     def serving(self) -> None:
         """This process has started, and serves from now on."""
@@ -115,7 +115,7 @@ class TimerWatchdog:
     @property
     def pause_seconds(self) -> float:
         """How often it is to be told, in seconds."""
-        return min(self._seconds / _SHARE, _LONGEST_PAUSE_SECONDS)
+        return min(self._seconds / _SHARE, _MAX_PAUSE_SECONDS)
 
     def serving(self) -> None:
         """Nothing."""

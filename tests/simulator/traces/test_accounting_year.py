@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from malletrain.cli.trace import trace_app
 from tests.support.accounting_year import DrawnYear, YearSpec
 
-MOST_POINTS = 0.1
+MAX_POINTS = 0.1
 
 
 @pytest.mark.parametrize(("zone", "told"), [("UTC", False), ("Europe/Berlin", False), ("America/New_York", True)])
@@ -28,7 +28,7 @@ def test_the_idle_share_is_that_of_the_system(tmp_path: Path, zone: str, told: b
     described = CliRunner().invoke(trace_app, ["describe", str(out), "--json"])
     found = json.loads(described.output)
     assert found["nodes"] == 120
-    assert 100 * abs(found["idle_ratio"] - year.idle_share) < MOST_POINTS
+    assert 100 * abs(found["idle_ratio"] - year.idle_share) < MAX_POINTS
     about = json.loads((tmp_path / "site.json").read_text())["conversion"]
     assert about["rows_used"] == year.runs
     assert about["skipped_row_share"] == 0
@@ -41,4 +41,4 @@ def test_a_month_of_it_as_the_quick_start_asks(tmp_path: Path) -> None:
     log.write_text("".join(year.lines()), encoding="utf-8", errors="surrogateescape")
     assert CliRunner().invoke(trace_app, ["convert", "--from", "sacct", str(log), "--out", str(out)]).exit_code == 0
     found = json.loads(CliRunner().invoke(trace_app, ["describe", str(out), "--json"]).output)
-    assert 100 * abs(found["idle_ratio"] - year.idle_share) < MOST_POINTS
+    assert 100 * abs(found["idle_ratio"] - year.idle_share) < MAX_POINTS

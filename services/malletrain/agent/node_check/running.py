@@ -22,7 +22,7 @@ from malletrain.common.untrusted_json import UntrustedJsonError, parse_object
 _BOOT_SECONDS = 10.0
 """How long an interpreter may take to start on a busy machine, which says nothing of what is measured."""
 _NO_PROGRAM = f"no program starts within {_BOOT_SECONDS:g} s"
-_MOST_SPEED_SECONDS = 5.0
+_MAX_SPEED_SECONDS = 5.0
 """The work takes a second at most, and may be interrupted by others."""
 _MAX_LINE_BYTES = 32 << 10
 _MAX_SAID_BYTES = 4 << 10
@@ -55,7 +55,7 @@ async def measure_speed(limits: CheckLimits) -> tuple[float, float] | None:
         async with _program(command, os.environ) as process:
             async with asyncio.timeout(_BOOT_SECONDS):
                 await process.stdout.readline()
-            async with asyncio.timeout(_MOST_SPEED_SECONDS):
+            async with asyncio.timeout(_MAX_SPEED_SECONDS):
                 found = parse_object(await process.stdout.readline())
     except (OSError, ValueError, TimeoutError, UntrustedJsonError):
         return None

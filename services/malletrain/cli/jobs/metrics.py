@@ -116,7 +116,7 @@ def _number(value: float) -> ListingCell:
 
 SPARKLINE_POINTS = 32
 """Most characters of a sparkline."""
-_FEWEST_POINTS = 2
+_MIN_POINTS = 2
 """That Monitor can be asked for; the last of them is the last one that there is."""
 _COLUMNS = (
     Column("metric"),
@@ -170,7 +170,7 @@ def metrics(
 
 
 def _ask(stubs: ServiceStubs, job: resources_pb2.Job, names: Sequence[str], curves: bool) -> LoggedJob:
-    return logged_job(job, metric_histories(stubs, job.id, names, max_points=0 if curves else _FEWEST_POINTS))
+    return logged_job(job, metric_histories(stubs, job.id, names, max_points=0 if curves else _MIN_POINTS))
 
 
 def _compare(jobs: Sequence[LoggedJob], names: Sequence[str], curves: bool, view: ListingView) -> None:

@@ -34,7 +34,7 @@ from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 
 _SECONDS = 20.0
 _LOOPBACK = ("127.", "localhost", "[::1]", "::1")
-_MOST_HOSTS = 8
+_MAX_HOSTS = 8
 _SHOWN_NODES = 3
 _TOLD_SLOW_NODES = 8
 
@@ -118,7 +118,7 @@ def other_machines(hosts: Mapping[str, str]) -> list[str]:
         hosts: By node: its address or host name.
     """
     by_host = {host: node for node, host in sorted(hosts.items(), reverse=True)}
-    looked_at = sorted(by_host.items(), key=lambda entry: entry[1])[:_MOST_HOSTS]
+    looked_at = sorted(by_host.items(), key=lambda entry: entry[1])[:_MAX_HOSTS]
     return [f"{node} ({found})" for host, node in looked_at if (found := _elsewhere(host))]
 
 
@@ -203,7 +203,7 @@ def examine_own_nodes(section: ScavengerSettings) -> Iterator[Finding]:
         return
     # Only a script tells one name from another.
     named = (
-        section.nodes[:_MOST_HOSTS] if check.script and section.source == "static" else (section.nodes[:1] or ("this",))
+        section.nodes[:_MAX_HOSTS] if check.script and section.source == "static" else (section.nodes[:1] or ("this",))
     )
     for node in named:
         command = [sys.executable, "-P", "-m", "malletrain.agent.node_check", node, *check.agent_options(alone=False)]

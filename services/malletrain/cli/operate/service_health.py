@@ -18,8 +18,8 @@ from malletrain.runtime.watchdog import BUSY_FACTOR
 
 _ASK_SECONDS = 1.0
 _ANSWER_SECONDS = 2.0
-_LEAST_UNANSWERED = 3
-_LONGEST_TURN_SECONDS = 0.5
+_MIN_UNANSWERED = 3
+_MAX_TURN_SECONDS = 0.5
 _BUSY_STATES = frozenset("RD")
 _SILENT_CODES = frozenset(
     (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
@@ -82,12 +82,12 @@ class Silence:
         """
         if answer in (HealthAnswer.SERVING, HealthAnswer.ALIVE):
             return Silence()
-        counted = min(max(0.0, seconds), _LONGEST_TURN_SECONDS) / (BUSY_FACTOR if busy else 1.0)
+        counted = min(max(0.0, seconds), _MAX_TURN_SECONDS) / (BUSY_FACTOR if busy else 1.0)
         return Silence(self.seconds + counted, self.unanswered + (answer is HealthAnswer.NONE))
 
     def is_too_long(self, limit_seconds: float) -> bool:
         """Whether the service has hung: several questions in a row without an answer, and the time is over."""
-        return self.unanswered >= _LEAST_UNANSWERED and self.seconds >= limit_seconds
+        return self.unanswered >= _MIN_UNANSWERED and self.seconds >= limit_seconds
 
 
 class HealthQuestions:

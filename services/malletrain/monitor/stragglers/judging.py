@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-_LEAST_WORKERS = 3
+_MIN_WORKERS = 3
 """Of two workers nobody can say which one is as it should be."""
 _WINDOWS = 3
 """A worker is slow after so many messages in a row that say so, and no longer after so many that do not."""
@@ -103,7 +103,7 @@ class JobWorkers:
         for rank in self._times.keys() - known.keys():
             self._forget(rank)
         self._times = known
-        if len(known) < _LEAST_WORKERS:
+        if len(known) < _MIN_WORKERS:
             return
         others = medians_of_others({rank: time.own_seconds for rank, (time, _) in known.items()})
         for time in fresh:

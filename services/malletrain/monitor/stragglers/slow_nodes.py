@@ -9,7 +9,7 @@ from typing import NamedTuple
 from malletrain.common.gpus import node_of
 from malletrain.monitor.stragglers.judging import JobWorkers, SlowWorker, WorkerTime
 
-_MOST_OWNERS = 16
+_MAX_OWNERS = 16
 """Of each node, the owners whose word is kept."""
 
 
@@ -132,7 +132,7 @@ class StragglerBook:
             words = self._words.setdefault(node_of(worker.node), {})
             words.pop(workers.owner, None)
             words[workers.owner] = _Word(job_id, worker.share, now)
-            if len(words) > _MOST_OWNERS:
+            if len(words) > _MAX_OWNERS:
                 del words[next(iter(words))]
         oldest = now - self.options.remember_seconds
         kept = (

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 _KEPT = 3
 """Newest measures of each node. It is not judged before there are so many, and by their medians."""
-_LEAST_NODES = 4
+_MIN_NODES = 4
 """Of a pool, nodes that have been judged."""
-_MOST_NODES = 100_000
+_MAX_NODES = 100_000
 MAX_SECONDS = 1e4
 
 
@@ -74,7 +74,7 @@ class NodeSpeeds:
             return False
         self._kept.pop(name, None)
         self._kept[name] = (*before, speed)[-_KEPT:]
-        if len(self._kept) > _MOST_NODES:
+        if len(self._kept) > _MAX_NODES:
             del self._kept[next(iter(self._kept))]
         return True
 
@@ -88,7 +88,7 @@ class NodeSpeeds:
         for name, kept in self._kept.items():
             if len(kept) == _KEPT and (pool := pool_of(name)) is not None:
                 pools.setdefault(pool, {})[name] = NodeSpeed(*map(median, zip(*kept, strict=True)))
-        found = [slow for speeds in pools.values() if len(speeds) >= _LEAST_NODES for slow in self._slow_in(speeds)]
+        found = [slow for speeds in pools.values() if len(speeds) >= _MIN_NODES for slow in self._slow_in(speeds)]
         return sorted(found)
 
     def _slow_in(self, speeds: Mapping[str, NodeSpeed]) -> list[SlowByMeasure]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from malletrain.scavenger.machine.node_speeds import SlowByMeasure
 
-LEAST_OWNERS = 2
+MIN_OWNERS = 2
 """Jobs of so many owners have to call a node slow: never is it by one's word."""
 
 
@@ -50,7 +50,7 @@ def judged(called: Collection[CalledSlow], measured: Iterable[SlowByMeasure] = (
     """
     owners = {node.name: node.owners for node in called}
     reasons: dict[str, list[str]] = {}
-    counts = {name for name, number in owners.items() if number >= LEAST_OWNERS}
+    counts = {name for name, number in owners.items() if number >= MIN_OWNERS}
     for slow in measured:
         counts.add(slow.name)
         reasons.setdefault(slow.name, []).append(f"its {slow.what} takes {slow.share:.0%} longer than its pool's")
