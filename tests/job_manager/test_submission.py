@@ -103,6 +103,7 @@ def limits(**seconds: float) -> dict[str, Any]:
         ({"curve": points((1, float("inf")))}, "curve[0].rate: expected a finite number"),
         ({"curve": points((1, 1e200))}, "curve[0].rate: expected a finite number, at least 0 and at most 1e+15, got"),
         ({"scale_up_seconds": 1e300}, "scale_up_seconds: expected a finite number, at least 0 and at most 2.592e+06"),
+        ({"curve": points((1, 1e-310))}, "curve[0].rate: expected 0, or at least 1e-09 samples/s, got 1e-310"),
         ({"curve": points((-1, 1.0))}, "curve[0].nodes: expected at least 0"),
         ({"curve": points((0, 1.0))}, "curve[0].rate: expected 0"),
         ({"burst_buffer_gb": 1}, "burst_buffer_gb: expected 0, since no burst buffer is granted"),
