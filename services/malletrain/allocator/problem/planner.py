@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -397,15 +398,19 @@ def faults_in(jobs: Iterable[PlannableJob], curves: Mapping[str, JobCurve]) -> d
 
     Wrong are figures that no problem may have, and nodes that an earlier job of these holds.
     """
-    found, holders = dict[str, str](), dict[str, str]()
-    for job in jobs:
-        curve = curves.get(job.id)
-        if curve is None:
-            continue
-        fault = _faults.value(job.id, (job, curve), partial(_fault, job, curve))
+    known = [job for job in jobs if job.id in curves]
+    faults = {
+        job.id: _faults.value(job.id, (job, curves[job.id]), partial(_fault, job, curves[job.id])) for job in known
+    }
+    found = {name: fault for name, fault in faults.items() if fault}
+    held = list(chain.from_iterable(job.current_nodes for job in known))
+    if len(set(held)) == len(held):
+        return found  # and no loop over ten thousand nodes says which one is wrong
+    holders: dict[str, str] = {}
+    for job in known:
         taken = [node for node in job.current_nodes if holders.setdefault(node, job.id) != job.id]
-        if fault or taken:
-            found[job.id] = fault or f"job.current_nodes: {taken[0]} is one of job {holders[taken[0]]}"
+        if taken:
+            found.setdefault(job.id, f"job.current_nodes: {taken[0]} is one of job {holders[taken[0]]}")
     return found
 
 
