@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from malletrain.v1 import scavenger_pb2
-from tests.dashboard.browsing import NEEDS_CHROMIUM, PATIENCE, PICTURES, drawn, running_dashboard, token
+from tests.dashboard.browsing import NEEDS_CHROMIUM, PATIENCE, PICTURES, drawn, replayed, running_dashboard, token
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
@@ -33,7 +33,9 @@ source = "static"
 nodes = {NODES}
 reclaim_hold_seconds = 12
 """
-TRAINING = """
+TRAINING = (
+    f"#!{sys.executable}"
+    + """
 import math, os, sys, time
 from malletrain.client import install_signal_handler, log_metrics, report, should_stop
 install_signal_handler()
@@ -48,9 +50,12 @@ while not should_stop():
     report(32 * nodes, position, workers=nodes)
     loss = 0.08 + 2.2 * math.exp(-position / length)
     log_metrics({"loss": loss, "accuracy": 1 - loss / 2.4}, position)
+    if position % 1024 < 32 * nodes:
+        print(f"{position} samples on {nodes} nodes: loss {loss:.4f}", flush=True)
     with open(path, "w") as file:
         file.write(str(position))
 """
+)
 JOBS = {
     "resnet": ("0.05", "30000", 1, 4),
     "transformer": ("0.05", "20000", 1, 3),
@@ -76,9 +81,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         wait_until(lambda: len(deployment.json("nodes")) == len(NODES), SECONDS, "all nodes")
         program = deployment.folder / "train.py"
         program.write_text(TRAINING)
+        program.chmod(0o700)
         jobs = []
         for name, (pace, length, least, most) in JOBS.items():
-            command = [sys.executable, str(program), pace, length]
+            command = [f"./{program.name}", pace, length]  # a page shows it: no path of this machine
             sizes = ["--min", str(least), "--max", str(most)]
             done = deployment.command("submit", "--name", name, "--backend", "command", *sizes, "--", *command)
             assert done.returncode == 0, done.stderr
@@ -116,6 +122,7 @@ def keep(page: Any, name: str) -> None:
 
 
 def test_each_page_shows_what_the_docs_say(cluster: Deployment, browser: Any) -> None:
+    (first,) = [job["id"] for job in cluster.json("jobs") if job["name"] == "resnet"]
     shown = {
         "now": ("resnet", ""),
         "jobs": ("transformer", ""),
@@ -134,6 +141,17 @@ def test_each_page_shows_what_the_docs_say(cluster: Deployment, browser: Any) ->
             drawn(page)
             playwright.expect(page.locator("main")).to_contain_text(text, timeout=PATIENCE)
             keep(page, name)
+        page.set_viewport_size({"width": 1280, "height": 900})  # for the figure's times
+        page.goto(f"{base}/week?days=1&forward=240")
+        drawn(page)
+        page.get_by_role("button", name="Replay", exact=True).click()
+        replayed(page)
+        drawn(page)
+        keep(page, "week")
+        page.goto(f"{base}/job?job={first}")  # at last: rates are known from the dashboard's start on
+        drawn(page)
+        playwright.expect(page.locator("main")).to_contain_text("./train.py", timeout=PATIENCE)
+        keep(page, "job")
         context.close()
     sizes = {path.name: path.stat().st_size for path in FOLDER.glob("*.png")}
-    assert all(10_000 < sizes[f"{name}.png"] < 250_000 for name in shown), sizes
+    assert all(10_000 < sizes[f"{name}.png"] < 250_000 for name in (*shown, "week", "job")), sizes
