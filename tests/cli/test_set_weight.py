@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from malletrain.cli.jobs.set_weight import updated
+from malletrain.cli.jobs.changing import updated
 from malletrain.v1 import job_manager_pb2 as pb
 from malletrain.v1 import resources_pb2
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.model.scaling import RescaleStall
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand
+from malletrain.allocator.solvers.solving import solve
+from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.profiler.machine.curve_estimator import MIN_STALL_SECONDS, RescaleCost, rescale_cost, stalls_by_pair
 from malletrain.profiler.machine.points import CurveSource
 
@@ -41,3 +43,21 @@ class TestStallsByPair:
 
     def test_nothing_measured_nothing_said(self) -> None:
         assert stalls_by_pair([], self.UP, self.DOWN, weight=2.0) == ()
+
+
+def test_what_a_rescale_costs_at_least_outweighs_the_last_digits_of_measured_rates() -> None:
+    """Jobs that gain nothing from each other's nodes keep their own, though some are measured a little faster."""
+
+    def kept(seconds: float) -> list[bool]:
+        jobs = []
+        for number in range(6):
+            rate = 320.0 * (1 + number * 1e-7)
+            points = tuple(ScalingPoint(nodes, rate * nodes) for nodes in range(1, 9))
+            held = (f"n{2 * number}", f"n{2 * number + 1}")
+            jobs.append(JobDemand(f"j{number}", 1, 8, points, seconds, seconds, current_nodes=held))
+        names = tuple(f"n{number}" for number in range(12))
+        solved = solve(AllocationProblem(names, 120.0, tuple(jobs), CostModel.STALL))
+        return [part.nodes == job.current_nodes for part, job in zip(solved.assignments, jobs, strict=True)]
+
+    assert all(kept(rescale_cost(1e-7, None, 0.0).seconds))
+    assert not all(kept(1e-9)), "without a least cost they do not"

@@ -114,6 +114,10 @@ JobArgument = Annotated[
         metavar="ID", help="The job: its identifier, e.g. j000001, or its name.", autocompletion=complete_job
     ),
 ]
+JobsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="ID...", help="Jobs (also by their names), arrays or fleets.", autocompletion=complete_job),
+]
 
 
 def job_of(stubs: ServiceStubs, text: str, now: float) -> str:

@@ -10,7 +10,7 @@ import grpc
 import typer
 
 from malletrain.cli.jobs.job_output import job_dict
-from malletrain.cli.jobs.naming import complete_job, unfinished_jobs_of
+from malletrain.cli.jobs.naming import JobsArgument, unfinished_jobs_of
 from malletrain.cli.shared.output import JsonOption, print_json, state_name
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
 from malletrain.common.backoff import Backoff
@@ -18,14 +18,7 @@ from malletrain.v1 import job_manager_pb2, resources_pb2
 
 
 def cancel(
-    job_ids: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="ID...",
-            help="Jobs (also by their names), arrays or fleets.",
-            autocompletion=complete_job,
-        ),
-    ],
+    job_ids: JobsArgument,
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """End jobs, or all of arrays and fleets that have not ended. Their checkpoints stay in their job folders."""
@@ -48,14 +41,7 @@ _MAX_ATTEMPTS = 32
 
 
 def set(  # the verb's name
-    job_ids: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="ID...",
-            help="Jobs (also by their names), arrays or fleets.",
-            autocompletion=complete_job,
-        ),
-    ],
+    job_ids: JobsArgument,
     weight: Annotated[float, typer.Option(help="Priority weight from now on, 0.000001 to 1000000.")],
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
