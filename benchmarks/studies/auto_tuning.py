@@ -30,7 +30,7 @@ from malletrain.allocator.auto_tuning.machine import (
     decide,
     question,
 )
-from malletrain.allocator.machine.plan_trigger import ChangeGaps
+from malletrain.allocator.machine.change_gaps import ChangeGaps
 from malletrain.allocator.problem.forward_time import ForwardPolicy, ForwardTime, start_seconds
 from malletrain.allocator.solvers.choice_table import ChoiceTable, ObjectiveParameters
 from malletrain.scavenger.machine.stays import LearnedStay

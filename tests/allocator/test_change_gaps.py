@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.allocator.machine.plan_trigger import ChangeGaps
+from malletrain.allocator.machine.change_gaps import ChangeGaps
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import ForwardPolicy, ForwardTime, ObservedChanges, start_seconds
 from malletrain.allocator.problem.planner import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from malletrain.allocator.fleets.members import LateRate
-from malletrain.allocator.machine.plan_trigger import RateDeadlines
+from malletrain.allocator.machine.rate_deadlines import RateDeadlines
 from malletrain.allocator.problem.planner import PlanInput
 from tests.allocator.fleet_plans import curve, member, plan_input
 

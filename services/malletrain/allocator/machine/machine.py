@@ -14,11 +14,13 @@ from math import inf
 
 from malletrain.allocator.fleets.members import FleetDecision
 from malletrain.allocator.fleets.planning import FleetPlanning, with_fleets
+from malletrain.allocator.machine.change_gaps import ChangeGaps
 from malletrain.allocator.machine.cluster_cache import ClusterCache
 from malletrain.allocator.machine.growth_times import BootTime, GrowthTimes
 from malletrain.allocator.machine.node_stays import NodeStays
 from malletrain.allocator.machine.options import MachineOptions
-from malletrain.allocator.machine.plan_trigger import ChangeGaps, PlanTrigger, RateDeadlines
+from malletrain.allocator.machine.plan_trigger import PlanTrigger
+from malletrain.allocator.machine.rate_deadlines import RateDeadlines
 from malletrain.allocator.machine.stimuli import (
     ApplyPlan,
     AskPeers,

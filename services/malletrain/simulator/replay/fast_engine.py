@@ -11,7 +11,7 @@ from itertools import islice
 from math import inf
 from typing import Protocol
 
-from malletrain.allocator.machine.plan_trigger import ChangeGaps
+from malletrain.allocator.machine.change_gaps import ChangeGaps
 from malletrain.allocator.problem.forward_time import NOTHING_OBSERVED, ForwardPolicy, start_seconds
 from malletrain.allocator.solvers.choice_table import NO_LIMIT, ChoiceTable, ObjectiveParameters
 from malletrain.allocator.solvers.owner_knapsack import OwnerGroup, owner_groups
