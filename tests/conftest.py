@@ -14,6 +14,13 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 
+# The tests' own process forks, to start programs as other accounts, and serves and calls gRPC meanwhile. gRPC's fork
+# handlers would start threads in the child, which then may never reach its program. What the tests start has them.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+import grpc  # noqa: F401
+
+del os.environ["GRPC_ENABLE_FORK_SUPPORT"]
+
 from malletrain.common.orphans import adopt_orphans
 from malletrain.runtime.database.address import DatabaseAddress
 from tests.support.postgresql import Locate, PostgresServer, postgresql_server

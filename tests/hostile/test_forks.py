@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.support.stranger import needs_another_account
 
 ROOT = Path(__file__).parents[2] / "services" / "malletrain"
 _ONE_COMMAND = "a command of a user, who sees it and can end it"
@@ -49,3 +56,17 @@ def test_services_start_processes_in_one_way() -> None:
 def test_starts_are_found() -> None:
     source = "import os\nasync def f():\n    await asyncio.create_subprocess_exec('x')\n    os.fork()\n    spawn('y')\n"
     assert starts(source) == {"asyncio.create_subprocess_exec", "os.fork"}
+
+
+@needs_another_account
+def test_a_fork_of_the_tests_runs_no_handler_of_grpc(capfd: pytest.CaptureFixture[str]) -> None:
+    """Such a handler may keep the child from its program; without one here `user=` is safe in all tests."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        for _ in range(5):
+            subprocess.run(["/bin/true"], user="nobody", check=True, timeout=30)
+    finally:
+        server.stop(None).wait(10)
+    assert "fork" not in capfd.readouterr().err

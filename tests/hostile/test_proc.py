@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +27,17 @@ _LARGE = {f"LARGE_{number}": "x" * 100_000 for number in range(15)}
 
 def sleeper(user: str | None = None, /, **environment: str) -> subprocess.Popen[bytes]:
     started = subprocess.Popen(["/bin/sleep", "600"], env={"PATH": os.defpath, **environment}, user=user)
-    name = b"sleep\n"
-    wait_until(lambda: open(f"/proc/{started.pid}/comm", "rb").read() == name, 30, "its exec")  # noqa: SIM115, PTH123
+    try:
+        wait_until(lambda: Path(f"/proc/{started.pid}/comm").read_bytes() == b"sleep\n", 30, "its exec")
+    except BaseException:
+        end(started)
+        raise
     return started
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 @pytest.fixture
@@ -48,21 +58,19 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 def mine() -> Iterator[subprocess.Popen[bytes]]:
     process = sleeper(MARK="mine")
     yield process
-    process.kill()
-    process.wait()
+    end(process)
 
 
 @needs_another_account
 def test_environments_of_other_users_are_not_read(reads: list[tuple[str, int]], mine: subprocess.Popen[bytes]) -> None:
-    strangers = [sleeper("nobody", MARK="mine", **_LARGE) for _ in range(5)]
-    try:
+    with ExitStack() as stack:
+        strangers = []
+        for _ in range(5):
+            strangers.append(sleeper("nobody", MARK="mine", **_LARGE))
+            stack.callback(end, strangers[-1])
         found = list(find_processes(lambda seen: seen.get("MARK") == "mine", user_ids={os.geteuid()}))
         assert [process.id.pid for process in found] == [mine.pid]
         assert not {f"/proc/{process.pid}/environ" for process in strangers} & {path for path, _ in reads}
-    finally:
-        for process in strangers:
-            process.kill()
-            process.wait()
 
 
 @needs_another_account
@@ -77,8 +85,7 @@ def test_a_process_that_lets_nobody_look_into_it_is_known_by_its_user_all_the_sa
         assert may_belong_to(process.pid, {user_id})
         assert not may_belong_to(process.pid, {user_id + 1})
     finally:
-        process.kill()
-        process.wait()
+        end(process)
 
 
 def test_of_a_large_environment_the_beginning_is_read() -> None:
@@ -88,8 +95,7 @@ def test_of_a_large_environment_the_beginning_is_read() -> None:
         assert found["FIRST"] == "1"
         assert sum(map(len, (*found, *found.values()))) <= 256 << 10
         assert len(found) <= 4096
-        process.kill()
-        process.wait()
+        end(process)
 
 
 async def test_the_event_loop_goes_on_while_processes_are_looked_at(
