@@ -8,6 +8,7 @@
 #   NODES=4 CPUS=4                  moms; what each claims to have
 #   GPUS=0                          GPUs that each claims to have; gpu_numbers_hook.py tells jobs which are theirs
 #   NET=10.214.0                    first three numbers of the addresses: head .1, nodes .11, .12..
+#   PREPARE=true                    a command that each node runs before its mom, in namespaces of its own for network and mounts
 #   WAIT_SECONDS=60                 how long `up` waits for the nodes
 # Queues: `main`, and `scavenge` as docs/operators/pbs.md has it, for root. DIR must be below folders that every account may enter:
 # the database runs as postgres; and PBS refuses folders below one that everybody may write, such as /tmp. /etc/hosts gets a marked block, which `down` removes. One at a time: ports are those of PBS.
@@ -151,7 +152,7 @@ start_moms() {
     printf '$clienthost %s\n$usecp *:/ /\n$restrict_user_maxsysid 999\n' "$head" >"$place/mom_priv/config"
     write_config "$place/pbs.conf" "$place" "$node" 0 1
     PBS_CONF_FILE=$place/pbs.conf ip netns exec "$node" unshare --uts \
-      sh -c "hostname $node && exec '$PBS_EXEC/sbin/pbs_mom'" </dev/null >>"$root/start.log" 2>&1 ||
+      sh -c "hostname $node && { ${PREPARE:-true}; } && exec '$PBS_EXEC/sbin/pbs_mom'" </dev/null >>"$root/start.log" 2>&1 ||
       fail "pbs_mom of $node does not start: $(tail -3 "$root/start.log")"
   done
 }

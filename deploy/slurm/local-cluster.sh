@@ -12,6 +12,7 @@
 #   SCHED_DELAY=0                   batch_sched_delay: how many seconds may lie between an event and its scheduling
 #   PROLOG=/path                    run on a node before each job
 #   GPU_NODES=0 GPUS=2              so many of the last nodes claim to have so many GPUs, and are a partition of their own
+#   RACK=0                          not 0: so many nodes are at a switch of their own (s1, s2..), and all of these at one (topology/tree)
 #   SHARED_GPU_NODES=               not empty: jobs in `gpu` and `scavenge` take what they ask for, not whole nodes
 # Partitions: `main` (PriorityTier=10, whole nodes, never preempted), `gpu` like it where there are such nodes, and
 # `scavenge` (PriorityTier=1, preemptible, all nodes).
@@ -81,6 +82,19 @@ write_nodes() {
   echo "NodeName=$(names "$((plain + 1))" "$nodes") Name=gpu File=$root/gpu[0-$((gpus - 1))]" >"$root/gres.conf"
 }
 
+write_switches() {
+  rm -f "$root/topology.conf"
+  ((${RACK:-0})) || return 0
+  echo TopologyPlugin=topology/tree
+  local first last switch=0 switches=
+  for ((first = 1; first <= nodes; first = last + 1)); do
+    last=$((first + RACK - 1 < nodes ? first + RACK - 1 : nodes)) switch=$((switch + 1))
+    echo "SwitchName=s$switch Nodes=$(names "$first" "$last")" >>"$root/topology.conf"
+    switches+=${switches:+,}s$switch
+  done
+  echo "SwitchName=top Switches=$switches" >>"$root/topology.conf"
+}
+
 write_config() {
   cat >"$SLURM_CONF" <<CONF
 ClusterName=local
@@ -118,6 +132,7 @@ SelectTypeParameters=$([[ -n ${SHARED_GPU_NODES:-} ]] && echo CR_CPU_Memory || e
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 $(write_nodes)
+$(write_switches)
 PartitionName=scavenge Nodes=ALL MaxTime=1-0 DefaultTime=30 PriorityTier=1 PreemptMode=CANCEL \\
   GraceTime=${GRACE_SECONDS:-10} OverSubscribe=$(sharing) State=UP
 CONF

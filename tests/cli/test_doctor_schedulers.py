@@ -20,7 +20,14 @@ from malletrain.cli.operate.doctor_checks import (
     other_machines,
     programs,
 )
-from malletrain.cli.operate.doctor_pbs import PbsReport, judge_gpus, judge_pbs, parse_json, parse_scheduler
+from malletrain.cli.operate.doctor_pbs import (
+    PbsReport,
+    judge_gpus,
+    judge_pbs,
+    opens_gpus,
+    parse_json,
+    parse_scheduler,
+)
 from malletrain.cli.operate.doctor_slurm import (
     SlurmReport,
     judge_slurm,
@@ -271,6 +278,33 @@ def test_single_gpus_of_pbs_need_a_hook_that_names_them_and_a_scheduler_that_cou
     assert wrong(judge_pbs(pbs(), PBS, 101.0)) == set(), "whole nodes need nothing of that"
 
 
+@pytest.mark.parametrize(
+    ("entry", "opens"),
+    [
+        ("c *:* rwm", True),
+        ("c 195:* rwm", True),
+        ("c 195:0 rw", True),
+        ("a", True),
+        ("a *:* rwm", True),
+        (["nvidia3", "rwm"], True),
+        (["nvidia3", "rwm", "*"], True),
+        ("b *:* rwm", False),
+        ("c *:* rm", False),
+        ("c 195:255 rwm", False),
+        ("c 1:* rwm", False),
+        ("c", False),
+        ("c 195:0", False),
+        ("nonsense", False),
+        (["nvidiactl", "rwm", "*"], False),
+        (["nvidia0"], False),
+        ([], False),
+        (7, False),
+    ],
+)
+def test_which_entries_of_pbs_cgroups_open_gpus(entry: object, opens: bool) -> None:
+    assert opens_gpus(entry) is opens
+
+
 def cgroups(**more: Any) -> str:
     parts: dict[str, Any] = {part: {"enabled": True, "exclude_hosts": []} for part in ("devices", "cpuset", "memory")}
     return json.dumps({"cgroup_prefix": "pbs_jobs", "cgroup": parts | more})
@@ -281,6 +315,11 @@ def cgroups(**more: Any) -> str:
     [
         (cgroups(), ""),
         (cgroups(devices={"enabled": False}), "devices off: no job is told its GPUs, and our workers do not start"),
+        (
+            cgroups(devices={"enabled": True, "allow": ["b *:* rwm", "c *:* rwm"]}),
+            "every job may open every GPU: `allow` of devices has 'c *:* rwm'",
+        ),
+        (cgroups(devices={"enabled": True, "allow": ["b *:* rwm", "c 1:* rwm", ["nvidiactl", "rwm"]]}), ""),
         (cgroups(memory={}), "memory off: a job can use up the memory of the others on its node"),
         (cgroups(cpuset={"enabled": "true"}), "cpuset off: jobs on a node use each other's cores"),
         (cgroups(cpuset={"enabled": True, "exclude_hosts": ["n7", "n8"]}), "nothing on n7, n8 (exclude_hosts)"),
@@ -289,6 +328,7 @@ def cgroups(**more: Any) -> str:
         ("[]", "its file can't be read"),
         ('{"cgroup": {"devices": true}}', "its file can't be read"),
         (cgroups(devices={"enabled": True, "exclude_hosts": 7}), "its file can't be read"),
+        (cgroups(devices={"enabled": True, "allow": 7}), "its file can't be read"),
     ],
 )
 def test_what_the_hook_of_pbs_keeps_apart_is_told_with_what_follows(file: str, said: str) -> None:

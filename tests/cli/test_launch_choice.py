@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from malletrain.caller.job_request import AskedLaunch, choose_launch, parse_backend
+from malletrain.caller.job_request import AskedLaunch, JobRequest, choose_launch, job_spec, parse_backend
 from malletrain.runtime.errors import InvalidInputError
 
 SINGLE = "for _ in range(9): pass\n"
@@ -57,6 +58,15 @@ def test_a_single_process_is_refused_where_it_must_have_more_nodes(tmp_path: Pat
     (tmp_path / "train.py").write_text(SINGLE)
     with pytest.raises(InvalidInputError, match=r"--min: .*train.py is a single process"):
         choose_launch(["python", "train.py"], tmp_path, asked(least=2))
+
+
+def test_the_option_that_asks_for_more_nodes_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SINGLE)
+    request = JobRequest(command=["python", "train.py"], workdir=tmp_path, nodes_per_replica=2)
+    with pytest.raises(InvalidInputError, match=r"--nodes-per-replica: expected 1, or .*single process"):
+        job_spec(request)
+    with pytest.raises(InvalidInputError, match=r"--min: "):
+        job_spec(replace(request, min_nodes=4))
 
 
 def test_what_is_said_can_be_shown(tmp_path: Path) -> None:

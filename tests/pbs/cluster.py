@@ -41,6 +41,7 @@ class PbsCluster:
         start_seconds: By when a main job must have started behind placeholders.
         gpus: How many GPUs each node claims to have. If not 0, single ones are used, and each node has twice as many
             CPUs.
+        prepare: A program that each node runs before its mom.
     """
 
     folder: Path
@@ -50,6 +51,7 @@ class PbsCluster:
     interface: str = "eth0"
     start_seconds: float = 30.0
     gpus: int = 0
+    prepare: Path | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -62,6 +64,11 @@ class PbsCluster:
         """The section of the Scavenger, without `hold`."""
         units = {"units": "gpus"} if self.gpus else {}
         return {"queues": ["main"], "interval_seconds": 0.5, **_INTERVALS, **units}
+
+    @property
+    def topology(self) -> dict[str, Any]:
+        """See `BatchCluster`."""
+        return {"topology_resources": ["rack"]}
 
     def run(self, *command: str, text: str = "", more: dict[str, str] | None = None) -> str:
         """What a command prints.
@@ -152,6 +159,10 @@ class PbsCluster:
         """See `BatchCluster`."""
         self.control("up")
 
+    def end_job(self, identifier: str) -> None:
+        """See `BatchCluster`."""
+        self.run("qdel", identifier)
+
     def end_jobs(self) -> None:
         """See `BatchCluster`. One at a time: several ids made a server crash."""
         for identifier in self.jobs():
@@ -167,6 +178,8 @@ class PbsCluster:
             RuntimeError: it fails; says why.
         """
         size = {"CPUS": str(2 * self.gpus or CPUS), "GPUS": str(self.gpus)}
+        if self.prepare:
+            size["PREPARE"] = f"sh '{self.prepare}'"
         done = subprocess.run(
             ["bash", str(SCRIPT), action, str(self.folder)],
             env=os.environ | size | {"NODES": str(len(self.nodes)), "WAIT_SECONDS": "120"},
@@ -193,21 +206,29 @@ def missing() -> str:
 
 
 @contextmanager
-def pbs_cluster(nodes: int, gpus: int = 0) -> Iterator[PbsCluster]:
+def pbs_cluster(nodes: int, gpus: int = 0, rack: int = 0, prepare: Path | None = None) -> Iterator[PbsCluster]:
     """Start one; end it, its jobs and its daemons, and remove its files.
 
     Args:
         nodes: How many moms.
         gpus: How many GPUs each claims to have.
+        rack: If not 0, so many nodes have the same value of the resource `rack`.
+        prepare: A program that each node runs before its mom, in its namespaces.
 
     Raises:
         RuntimeError: it does not start; says why.
     """
     place = Path(tempfile.mkdtemp(prefix="malletrain-pbs-", dir=_PLACES))
     place.chmod(0o755)
-    running = PbsCluster(place / "cluster", tuple(f"p{number:03d}" for number in range(1, nodes + 1)), gpus=gpus)
+    running = PbsCluster(
+        place / "cluster", tuple(f"p{number:03d}" for number in range(1, nodes + 1)), gpus=gpus, prepare=prepare
+    )
     try:
         running.control("up")
+        if rack:
+            running.run("qmgr", "-c", "create resource rack type=string, flag=h")
+        for number, node in enumerate(running.nodes if rack else ()):
+            running.run("qmgr", "-c", f"set node {node} resources_available.rack = r{number // rack}")
         yield running
     finally:
         running.control("down")

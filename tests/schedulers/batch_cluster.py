@@ -30,6 +30,10 @@ class BatchCluster(Protocol):
     def source(self) -> dict[str, Any]:
         """The section of the Scavenger for this scheduler, without `hold`."""
 
+    @property
+    def topology(self) -> dict[str, Any]:
+        """More of that section: racks of the nodes are asked for."""
+
     def placeholders(self) -> dict[str, str]:
         """Running jobs in the queue of placeholders that have their name: the node of each."""
 
@@ -62,6 +66,9 @@ class BatchCluster(Protocol):
 
     def start_again(self) -> None:
         """Start what has ended."""
+
+    def end_job(self, identifier: str) -> None:
+        """End one."""
 
     def end_jobs(self) -> None:
         """End all jobs, and wait for it."""

@@ -35,12 +35,12 @@ class Installation:
     folder: Path
     deployment: Deployment
 
-    def submit(self, least: int, most: int) -> str:
+    def submit(self, least: int, most: int, *options: str) -> str:
         """Submit a training, whose curve is declared: there is no time to measure it. Returns its identifier."""
         curve = ",".join(f"{nodes}:{100 * nodes**0.9:.0f}" for nodes in range(1, most + 1))
         sizes = ["--min", str(least), "--max", str(most), "--curve", curve, "--scale-up", "3", "--scale-down", "1"]
         before = {job.id for job in self.jobs()}
-        done = self.deployment.command("submit", *sizes, "--", sys.executable, str(TRAINER), timeout=90)
+        done = self.deployment.command("submit", *sizes, *options, "--", sys.executable, str(TRAINER), timeout=90)
         assert done.returncode == 0, done.stderr
         (new,) = {job.id for job in self.jobs()} - before
         return new
@@ -77,8 +77,14 @@ class Installation:
 
 
 @contextmanager
-def installed(cluster: BatchCluster, folder: Path) -> Iterator[Installation]:
-    """Start one, whose commands find the scheduler by the environment of this process."""
+def installed(cluster: BatchCluster, folder: Path, **source: object) -> Iterator[Installation]:
+    """Start one, whose commands find the scheduler by the environment of this process.
+
+    Args:
+        cluster: The scheduler.
+        folder: For all files.
+        source: Settings of the section for the scheduler, more than it has.
+    """
     python = folder / "python"
     python.write_text(f'#!/bin/sh\nexec nice -n {_NICE} {sys.executable} "$@"\n')
     python.chmod(0o755)
@@ -104,7 +110,7 @@ standby_memory_mib = 0
 source = "{cluster.name}"
 debounce_seconds = 1
 [scavenger.{cluster.name}]
-{_lines(cluster.source)}
+{_lines({**cluster.source, **source})}
 [scavenger.{cluster.name}.hold]
 {_lines(hold)}
 """

@@ -24,6 +24,8 @@ from tests.training.trainer_settings import SIZE
 pytestmark = [pytest.mark.timeout(300)]
 
 NODES = 3
+RACK = 2
+"""The first two nodes are near each other."""
 PATIENCE = 90.0
 TRAINING_PATIENCE = 180.0
 KINDS = [pytest.param("slurm", marks=pytest.mark.slurm), pytest.param("pbs", marks=pytest.mark.pbs)]
@@ -34,10 +36,10 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if reason := missing_slurm() if request.param == "slurm" else missing_pbs():
         pytest.skip(reason)
     if request.param == "slurm":
-        with slurm_cluster(tmp_path_factory.mktemp("slurm"), NODES) as slurm:
+        with slurm_cluster(tmp_path_factory.mktemp("slurm"), NODES, rack=RACK) as slurm:
             yield SlurmCluster(slurm)
     else:
-        with pbs_cluster(NODES) as pbs:
+        with pbs_cluster(NODES, rack=RACK) as pbs:
             yield pbs
 
 
@@ -100,22 +102,33 @@ async def test_no_job_of_others_is_touched_whatever_it_is_called(cluster: BatchC
 async def test_a_main_job_gets_held_nodes_and_they_are_taken_again_after_it(
     cluster: BatchCluster, tmp_path: Path
 ) -> None:
-    stamp = tmp_path / "main"
+    behind, idle = tmp_path / "behind", tmp_path / "idle"
     async with holding(cluster, tmp_path / "state") as scavenger:
         watch = scavenger.watch()
         await wait_until_async(lambda: set(watch.idle) == set(cluster.nodes), PATIENCE, "all nodes")
         held = set(cluster.placeholders())
         submitted = time.time()
-        script = f"LC_ALL=C\necho $EPOCHREALTIME >{stamp}.part\nmv {stamp}.part {stamp}\nsleep 4"
-        main = cluster.submit_main(NODES, script)
-        await wait_until_async(stamp.exists, PATIENCE, "the main job")
+        main = cluster.submit_main(NODES, noting(behind, 4))
+        await wait_until_async(behind.exists, PATIENCE, "the main job")
         assert not held & set(cluster.placeholders()), "no placeholder is beside it"
-        waited = float(stamp.read_text()) - submitted
-        print(f"{cluster.name}: a main job on {NODES} held nodes started after {waited:.2f} s")
+        waited = float(behind.read_text()) - submitted
         assert waited < cluster.start_seconds
         await wait_until_async(lambda: not watch.idle, PATIENCE, "the nodes to be left")
         await wait_until_async(lambda: not cluster.is_running(main), PATIENCE, "the end of the main job")
         await wait_until_async(lambda: set(watch.idle) == set(cluster.nodes), PATIENCE, "all nodes once more")
+    await wait_until_async(lambda: not cluster.placeholders(), PATIENCE, "the end of all placeholders")
+    submitted = time.time()
+    cluster.submit_main(NODES, noting(idle, 0))
+    await wait_until_async(idle.exists, PATIENCE, "a main job without us")
+    print(
+        f"{cluster.name}: a main job on {NODES} nodes started after {waited:.2f} s behind placeholders, "
+        f"{float(idle.read_text()) - submitted:.2f} s on idle nodes"
+    )
+
+
+def noting(stamp: Path, seconds: int) -> str:
+    """The script of a main job that notes when it starts, and lasts so long."""
+    return f"LC_ALL=C\necho $EPOCHREALTIME >{stamp}.part\nmv {stamp}.part {stamp}\nsleep {seconds}"
 
 
 async def test_a_killed_server_costs_nobody_anything(cluster: BatchCluster, tmp_path: Path) -> None:
@@ -193,3 +206,32 @@ def test_a_training_goes_on_elsewhere_where_a_main_job_takes_its_node(cluster: B
         accounts.check_state()
         wait_until(lambda: not cluster.placeholders(), TRAINING_PATIENCE, "the nodes to be given back")
         assert cluster.is_running(main)
+
+
+@pytest.mark.timeout(900)
+def test_a_job_that_requires_one_rack_has_all_nodes_there_or_waits(cluster: BatchCluster, tmp_path: Path) -> None:
+    pytest.importorskip("horovod.torch", reason="needs Horovod: run deploy/install-horovod.sh")
+    rack, (other,) = cluster.nodes[:RACK], cluster.nodes[RACK:]
+    with installed(cluster, tmp_path, **cluster.topology) as running:
+        anywhere = running.submit(1, 1, "--exclude", ",".join(rack))
+        wait_until(lambda: running.nodes(anywhere) == {other}, TRAINING_PATIENCE, "a training outside of the rack")
+        sizes = ["--min", str(NODES), "--max", str(NODES), "--topology", "require"]
+        too_large = running.deployment.command("submit", *sizes, "--", "true", timeout=90)
+        assert f"2 such groups have nodes that suit it, the largest has {RACK}" in too_large.stdout + too_large.stderr
+        assert running.deployment.command("cancel", anywhere, timeout=90).returncode == 0
+        job = running.submit(RACK, NODES, "--topology", "require")
+        wait_until(lambda: running.nodes(job) == set(rack), TRAINING_PATIENCE, "a training on the nodes of one rack")
+        wait_until(lambda: running.samples(job) > 0, TRAINING_PATIENCE, "samples")
+        main = cluster.submit_lookalike(rack[0], "main")
+        wait_until(lambda: cluster.is_running(main), TRAINING_PATIENCE, "the main job")
+        # Two nodes are left, one of each rack: its least number, but not in one rack.
+        wait_until(lambda: not running.nodes(job), TRAINING_PATIENCE, "the training to wait for its rack")
+        alone = running.submit(RACK, NODES)
+        wait_until(
+            lambda: running.nodes(alone) == {rack[1], other}, TRAINING_PATIENCE, "one that does not care on these"
+        )
+        assert not running.nodes(job)
+        assert running.deployment.command("cancel", alone, timeout=90).returncode == 0
+        cluster.end_job(main)
+        wait_until(lambda: running.nodes(job) == set(rack), TRAINING_PATIENCE, "the training on its rack again")
+    wait_until(lambda: not cluster.placeholders(), TRAINING_PATIENCE, "the nodes to be given back")

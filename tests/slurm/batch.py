@@ -46,6 +46,11 @@ class SlurmCluster:
         """The section of the Scavenger, without `hold`."""
         return {"partitions": ["main"], "interval_seconds": 0.5, **_INTERVALS}
 
+    @property
+    def topology(self) -> dict[str, Any]:
+        """See `BatchCluster`."""
+        return {"topology": True, "classes_interval_seconds": 5}
+
     def placeholders(self) -> dict[str, str]:
         """See `BatchCluster`."""
         which = ["--noheader", "--partition=scavenge", f"--name={PLACEHOLDER}", "--states=RUNNING"]
@@ -100,6 +105,10 @@ class SlurmCluster:
     def start_again(self) -> None:
         """See `BatchCluster`."""
         self.slurm.start_again()
+
+    def end_job(self, identifier: str) -> None:
+        """See `BatchCluster`."""
+        self.slurm.run("scancel", identifier)
 
     def end_jobs(self) -> None:
         """See `BatchCluster`."""

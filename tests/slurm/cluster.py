@@ -34,6 +34,7 @@ class Cluster:
         prolog: What a node runs before a job, if anything.
         gpu_nodes: So many of the last nodes claim to have two GPUs each, and are the partition `gpu`.
         shared_gpus: If not 0, they have so many GPUs instead, twice as many CPUs, and jobs take parts of them.
+        rack: If not 0, so many nodes are at a switch of their own.
     """
 
     folder: Path
@@ -42,6 +43,7 @@ class Cluster:
     prolog: Path | None = None
     gpu_nodes: int = 0
     shared_gpus: int = 0
+    rack: int = 0
 
     @property
     def environment(self) -> dict[str, str]:
@@ -110,7 +112,7 @@ class Cluster:
 
     def _control(self, action: str, wait_nodes: int | None = None) -> None:
         variables = {"NODES": len(self.nodes), "BASE_PORT": self.base_port, "WAIT_SECONDS": 120, "BACKFILL_SECONDS": 1}
-        variables["GPU_NODES"] = self.gpu_nodes
+        variables |= {"GPU_NODES": self.gpu_nodes, "RACK": self.rack}
         if self.shared_gpus:
             variables |= {"GPUS": self.shared_gpus, "CPUS": 2 * self.shared_gpus, "SHARED_GPU_NODES": 1}
         variables["WAIT_NODES"] = len(self.nodes) if wait_nodes is None else wait_nodes
@@ -137,7 +139,7 @@ def missing() -> str:
 
 @contextmanager
 def cluster(
-    folder: Path, nodes: int, prolog: Path | None = None, gpu_nodes: int = 0, shared_gpus: int = 0
+    folder: Path, nodes: int, prolog: Path | None = None, gpu_nodes: int = 0, shared_gpus: int = 0, rack: int = 0
 ) -> Iterator[Cluster]:
     """Start one on free ports; end it, its jobs and its daemons.
 
@@ -147,13 +149,14 @@ def cluster(
         prolog: What a node runs before a job, if anything.
         gpu_nodes: How many of them claim to have two GPUs each, and are the partition `gpu`.
         shared_gpus: If not 0, they have so many GPUs instead, and jobs take parts of them.
+        rack: If not 0, so many nodes are at a switch of their own, and all switches at another one.
 
     Raises:
         RuntimeError: it does not start; says why.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = tuple(f"n{number:03d}" for number in range(1, nodes + 1))
-    running = Cluster(folder, names, _free_range(nodes + 1), prolog, gpu_nodes, shared_gpus)
+    running = Cluster(folder, names, _free_range(nodes + 1), prolog, gpu_nodes, shared_gpus, rack)
     try:
         running._control("up")
         yield running

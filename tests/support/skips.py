@@ -76,6 +76,7 @@ EXPECTED = (
         "needs OpenPBS in .*", "`make test-pbs` unpacks it, where it can", lambda: not Path("/opt/pbs/sbin").exists()
     ),
     ExpectedSkip("this Slurm checks (no )?accounts.*", "releases differ; `make test-slurm` runs old and new ones"),
+    ExpectedSkip("pbs_cgroups needs .*", KERNEL, lambda: not Path("/sys/fs/cgroup/devices").exists()),
     ExpectedSkip("needs root and iproute2", APT, lambda: _is_not_root() or _no_program("ip")()),
     ExpectedSkip("network namespaces can't be made here, .*", KERNEL),
     ExpectedSkip("this machine lets nobody make cgroups here.*", KERNEL),

@@ -41,6 +41,7 @@ class AskedLaunch:
         max_nodes: Largest scale in nodes; None: not said.
         permitted: Permitted scales in nodes; empty: all.
         slots: Worker processes per node; 0: not said.
+        min_option: What says the smallest scale.
     """
 
     backend: Backend
@@ -48,6 +49,7 @@ class AskedLaunch:
     max_nodes: int | None
     permitted: Sequence[int]
     slots: int
+    min_option: str = "--min"
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def choose_launch(
     script = read_script(command, directory, environment.get("PATH"), environment.get("PYTHONPATH", ""))
     advice = advise(script, named, several=several, scale_named=(asked.max_nodes or 0) > 1)
     if advice.one_node and asked.min_nodes > 1:
-        raise InvalidInputError("--min", f"1, or a --backend: {advice.note}", asked.min_nodes)
+        raise InvalidInputError(asked.min_option, f"1, or a --backend: {advice.note}", asked.min_nodes)
     most_nodes = _max_nodes(advice, asked)
     return ChosenLaunch(
         resources_pb2.LauncherBackend.Value(f"LAUNCHER_BACKEND_{advice.backend.upper() or 'UNSPECIFIED'}"),
@@ -212,8 +214,11 @@ def job_spec(request: JobRequest) -> resources_pb2.JobSpec:
     directory = (request.workdir or Path.cwd()).resolve()
     replica = max(request.nodes_per_replica, 1)
     # Nothing was asked for but the default.
-    min_nodes = replica if request.min_nodes == 1 else request.min_nodes
-    asked = AskedLaunch(parse_backend(request.backend), min_nodes, request.max_nodes, request.permitted, request.slots)
+    by_replica = request.min_nodes == 1 and replica > 1
+    min_nodes, option = (replica, "--nodes-per-replica") if by_replica else (request.min_nodes, "--min")
+    asked = AskedLaunch(
+        parse_backend(request.backend), min_nodes, request.max_nodes, request.permitted, request.slots, option
+    )
     near, level = parse_topology(request.topology)
     launch = choose_launch(request.command, directory, asked, request.env)
     return resources_pb2.JobSpec(

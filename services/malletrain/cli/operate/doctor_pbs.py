@@ -23,7 +23,12 @@ _RESOURCES = re.compile(r'^resources:\s*"([^"\n]*)"', re.MULTILINE)
 _HOOK = re.compile(r"^Hook (\S+)$", re.MULTILINE)
 _ENABLED = re.compile(r"^\s+enabled = true$", re.MULTILINE | re.IGNORECASE)
 _CGROUPS = "pbs_cgroups"
-
+_RULE = re.compile(r"^\s*([abc])(?:\s+(\*|\d{1,9}):(\*|\d{1,9})\s+([rwm]+))?\s*$", re.ASCII)
+_GPU = re.compile(r"^nvidia\d+$", re.ASCII)
+_NVIDIA = "195"
+"""Major number of NVIDIA's devices; Linux reserves it for them."""
+_FIRST_CONTROL = 254
+"""Minor numbers below are those of GPUs: 254 and 255 are nvidia-modeset and nvidiactl, which each job needs."""
 
 _WITHOUT = {
     "devices": "no job is told its GPUs, and our workers do not start",
@@ -82,14 +87,41 @@ def _judge_cgroups(text: str) -> Finding:
         parts = parse_object(text.encode())["cgroup"]
         off = [part for part in _WITHOUT if parts.get(part, {}).get("enabled") is not True]
         left_out = sorted({str(host) for part in _WITHOUT for host in parts.get(part, {}).get("exclude_hosts", ())})
+        opening = [entry for entry in parts.get("devices", {}).get("allow", ()) if opens_gpus(entry)]
     except (UntrustedJsonError, TypeError, KeyError, AttributeError):
         return Finding(name, False, "its file can't be read", remedy)
     if off:
         said = "; ".join(f"{part} off: {_WITHOUT[part]}" for part in off)
         return Finding(name, False, said, remedy)
+    if opening:
+        said = f"every job may open every GPU: `allow` of devices has {opening[0]!r}"
+        return Finding(name, False, said, f"{remedy}, with the list `allow` of {_DOC}")
     if left_out:
         return Finding(name, False, f"nothing on {', '.join(left_out[:10])} (exclude_hosts)", remedy)
     return Finding(name, True, "GPUs, cores and memory")
+
+
+def opens_gpus(entry: object) -> bool:
+    """Whether an entry of `allow` lets each job use GPUs that were not given to it.
+
+    `allow` is applied after the hook has denied the GPUs, so that `c *:* rwm`, which the hook comes with, opens all of
+    them again. CUDA opens a GPU for reading and writing: an entry that lacks `w` opens none.
+
+    Args:
+        entry: `TYPE MAJOR:MINOR ACCESS` of the kernel's cgroup v1, or a list: a name below /dev, the access, and more.
+    """
+    if isinstance(entry, list):
+        device, access = ([str(word) for word in entry] + ["", ""])[:2]
+        return bool(_GPU.match(device)) and "w" in access
+    found = _RULE.match(str(entry))
+    if found is None:
+        return False
+    kind, major, minor, access = found.groups()
+    if kind == "a":  # the kernel takes it for all devices and all access, whatever follows
+        return True
+    if kind == "b" or major not in ("*", _NVIDIA) or "w" not in (access or ""):
+        return False
+    return minor == "*" or int(minor) < _FIRST_CONTROL
 
 
 def enabled_hooks(text: str) -> list[str]:
