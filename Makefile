@@ -137,7 +137,7 @@ test-slurm: setup ## A real Slurm on this machine: harvest, preemption, kills, a
 	  exit 1; \
 	fi
 
-test-pbs: setup ## A real OpenPBS on this machine, its nodes as network namespaces: nodes held, given back, kills, foreign jobs (root; 4 minutes)
+test-pbs: setup ## A real OpenPBS on this machine, its nodes as network namespaces: nodes held, given back, kills, foreign jobs, the hook of cgroups (root; 10 minutes; 20 on a crowded machine)
 	@if $(BIN)/python -m tests.support.servers pbs; then \
 	  $(BIN)/python -m pytest -m pbs; \
 	elif (($$? == 3)); then \
