@@ -47,7 +47,7 @@ def test_a_trial_whose_job_could_not_be_looked_at_is_left_alone() -> None:
         (TrialJob(JobState.COMPLETED, {"accuracy": 0.5, "loss": 1.0}), TrialOutcome(0, TrialStage.COMPLETE, 0.5)),
         (
             TrialJob(JobState.COMPLETED, {"loss": 1.0}),
-            TrialOutcome(0, TrialStage.FAIL, None, "j000001 COMPLETED: no metric accuracy; reported: loss"),
+            TrialOutcome(0, TrialStage.FAIL, None, "j000001 COMPLETED: no metric accuracy, which `malletrain.client.done` reports; reported: loss"),
         ),
         (
             TrialJob(JobState.COMPLETED, {"accuracy": float("nan")}),
