@@ -19,6 +19,8 @@ from malletrain.model.job_state import JobState
 PLAN = SearchPlan(metric="accuracy", trials=4, at_once=2)
 RUNNING = TrialView(0, TrialStage.RUNNING, "j000001")
 
+NO_METRIC = "j000001 COMPLETED: no metric accuracy, which `malletrain.client.done` reports; reported: loss"
+
 
 def told(trial: TrialView, job: TrialJob | None) -> tuple[TrialOutcome, ...]:
     return next_steps([trial], {trial.job_id: job}, PLAN).tell
@@ -47,7 +49,7 @@ def test_a_trial_whose_job_could_not_be_looked_at_is_left_alone() -> None:
         (TrialJob(JobState.COMPLETED, {"accuracy": 0.5, "loss": 1.0}), TrialOutcome(0, TrialStage.COMPLETE, 0.5)),
         (
             TrialJob(JobState.COMPLETED, {"loss": 1.0}),
-            TrialOutcome(0, TrialStage.FAIL, None, "j000001 COMPLETED: no metric accuracy; reported: loss"),
+            TrialOutcome(0, TrialStage.FAIL, None, NO_METRIC),
         ),
         (
             TrialJob(JobState.COMPLETED, {"accuracy": float("nan")}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tools.docs import command, drawing, notebook, pages, protos, python, settings
+from tools.docs import command, drawing, mistakes, notebook, pages, protos, python, settings
 
 OUT = pages.ROOT / "build/docs"
 _RANKED_BELOW_GUIDES = "---\nsearch:\n  boost: 0.4\n---\n\n"
@@ -26,6 +26,7 @@ def write_pages() -> None:
     shutil.copy(Path(__file__).with_name("extra.css"), OUT)
     shutil.copy(drawing.PATH, OUT)
     shutil.copytree(pages.ROOT / "docs/pictures", OUT / "pictures")
+    (OUT / "mistakes.md").write_text(mistakes.page(), encoding="utf-8")
     (OUT / notebook.PAGE).write_text(notebook.notebook((pages.ROOT / notebook.SOURCE).read_text(encoding="utf-8")))
 
 

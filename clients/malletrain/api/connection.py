@@ -20,6 +20,7 @@ from malletrain.api.options import JobOptions, array_specs_of, spec_of
 from malletrain.caller.credentials import caller_credential
 from malletrain.caller.dependencies import meant_by_name, name_identifiers
 from malletrain.caller.following import job_changes
+from malletrain.caller.other_names import identifier_like, states_in_words
 from malletrain.caller.reconnecting import across_restarts
 from malletrain.caller.settings import CallerSettings, caller_settings
 from malletrain.caller.stubs import DEADLINE_SECONDS, ServiceStubs, is_unverified
@@ -234,8 +235,12 @@ class Connection:
         """One job by its identifier.
 
         Raises:
+            InvalidInputError: it is no text, or not written as identifiers are.
             NotFoundError: there is none.
         """
+        if not isinstance(job_id, str) or (identifier_like(job_id) or job_id) != job_id:
+            meant = identifier_like(str(job_id)) or "j000001"
+            raise InvalidInputError("job_id", f"a text such as '{meant}'", job_id)
         request = job_manager_pb2.GetJobRequest(job_id=job_id)
         return Job(self, self.call(self.stubs.job_manager.GetJob, request).job)
 
@@ -306,7 +311,7 @@ class Connection:
 def _state(field: str, name: object) -> resources_pb2.JobState.ValueType:
     known = [state.value for state in JobState]
     if not isinstance(name, str) or name.upper() not in known:
-        raise InvalidInputError(field, f"one of {', '.join(known).lower()}", name)
+        raise InvalidInputError(field, states_in_words(str(name), [state.lower() for state in known]), name)
     return resources_pb2.JobState.Value(f"JOB_STATE_{name.upper()}")
 
 

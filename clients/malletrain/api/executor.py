@@ -62,6 +62,8 @@ class FunctionJob(Future[ValueT], Generic[ValueT]):
         super().__init__()
         self.folder = folder
         self._job: Job | None = None
+        self._telling = threading.Lock()
+        self._has_told = False
 
     def __repr__(self) -> str:
         return f"<malletrain.FunctionJob {self._job.id if self._job is not None else 'not submitted yet'}>"
@@ -121,8 +123,10 @@ class FunctionJob(Future[ValueT], Generic[ValueT]):
     def _give_up(self) -> bool:
         if not super().cancel():
             return False
-        with suppress(InvalidStateError, RuntimeError):
-            self.set_running_or_notify_cancel()  # wakes those who wait for several
+        with self._telling:
+            if not self._has_told:  # a second time would be an error of its own, in the log
+                self._has_told = True
+                self.set_running_or_notify_cancel()  # wakes those who wait for several
         return True
 
     def _take(self, found: CallResult | None, ended: resources_pb2.Job) -> None:
@@ -336,6 +340,8 @@ class Executor(concurrent.futures.Executor):
     ) -> tuple[FunctionJob[Any], resources_pb2.JobSpec]:
         if self._shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
+        if not callable(function):
+            raise InvalidInputError("fn", "a function, and its arguments after it", function)
         name = str(self._options.get("name") or getattr(function, "__name__", type(function).__name__))
         folder = self._folder / secrets.token_hex(8)
         folder.mkdir(mode=0o700)

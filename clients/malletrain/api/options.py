@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TypedDict
 
@@ -126,8 +126,11 @@ def array_specs_of(
     Raises:
         InvalidInputError: an argument is not as expected; the error names it.
     """
-    if not isinstance(parameters, Mapping) or any(isinstance(values, str) for values in parameters.values()):
-        raise InvalidInputError("parameters", "a dictionary of lists of values", parameters)
+    if not isinstance(parameters, Mapping):
+        raise InvalidInputError("parameters", 'a dictionary such as {"lr": [0.1, 0.01]}', parameters)
+    for name, listed in parameters.items():
+        if isinstance(listed, str) or not isinstance(listed, Iterable):
+            raise InvalidInputError(f"parameters[{name!r}]", "a list of values", listed)
     words, values = checked_command(command), checked_options(with_names(options))
     texts = {str(name): [str(value) for value in listed] for name, listed in parameters.items()}
     try:

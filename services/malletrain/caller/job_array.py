@@ -17,6 +17,9 @@ MAX_JOBS = 1000
 _MAX_LIMIT = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _EXAMPLE = "'lr=0.1,0.01 depth=18,50 %2'"
+_NUMBERS = re.compile(r"[0-9][0-9,:-]*\Z")
+_RANGE = re.compile(r"[0-9]+(-|\.\.|:)[0-9]+(:[0-9]+)?\Z")
+_WRITTEN_OUT = "ranges are written out, in a shell by $(seq -s, 0 9)"
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,27 @@ def parse_array(text: str) -> ArrayRequest:
     for word in words:
         name, has_values, values = word.partition("=")
         if not has_values or name in parameters:
-            raise InvalidInputError("--array", f"each parameter once, with values, such as {_EXAMPLE}", word)
+            hint = "" if has_values else _hint(word, parameters)
+            raise InvalidInputError("--array", f"each parameter once, with values, such as {_EXAMPLE}{hint}", word)
         parameters[name] = values.split(",")
     return checked_array(ArrayRequest(parameters, at_once))
+
+
+def _hint(word: str, before: Mapping[str, Sequence[str]]) -> str:
+    """What is meant, probably, by a word without a name."""
+    if (before and not all(list(before.values())[-1])) or word.startswith(","):
+        return ", without spaces beside commas"
+    if _NUMBERS.match(word):
+        return f". Numbers need a name, too, 'i=0,1,2 %2' with {{i}} in the command; {_WRITTEN_OUT}"
+    return ""
+
+
+def range_note(array: ArrayRequest) -> str:
+    """What to say of a parameter whose only value looks like a range; empty: there is none."""
+    for name, values in array.parameters.items():
+        if len(values) == 1 and _RANGE.match(values[0]):
+            return f"{name} has the one value {values[0]!r}: {_WRITTEN_OUT}"
+    return ""
 
 
 def checked_array(array: ArrayRequest) -> ArrayRequest:

@@ -13,6 +13,7 @@ from malletrain.caller.dependencies import parse_names
 from malletrain.caller.job_array import parse_array
 from malletrain.caller.job_request import JobRequest, needs_of
 from malletrain.caller.option_values import NAMES, checked_command, checked_options, nearest
+from malletrain.caller.other_names import own_options, why_absent
 from malletrain.caller.sizes import parse_burst_buffer
 from malletrain.model.topology import TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
@@ -54,13 +55,14 @@ def read_job_file(
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+)", str(error))
-        raise InvalidInputError(f"{name}:{found[1]}" if found else name, f"TOML ({error})") from None
+        hint = "; texts stand in quotes" if str(error).startswith("Invalid value") else ""
+        raise InvalidInputError(f"{name}:{found[1]}" if found else name, f"TOML ({error}){hint}") from None
     except RecursionError:
         raise InvalidInputError(name, "TOML that is not nested without end") from None
     tree = {key: value for key, value in tree.items() if key not in others}
     for key in tree:
         if key not in JOB_KEYS:
-            raise InvalidInputError(f"{name}:{line_of(text, key)}", _known(key), key)
+            raise InvalidInputError(f"{name}:{line_of(text, key)}", _known(key, tree[key]), key)
     if "command" not in tree:
         raise InvalidInputError(name, 'a key command, e.g. command = ["python", "train.py"]')
     values: dict[str, Any] = {}
@@ -74,8 +76,9 @@ def read_job_file(
                 values |= checked_options({_OPTIONS[key]: _as_option(key, value, expand_nodes)})
                 _check_value(_OPTIONS[key], values)
         except InvalidInputError as error:
-            at = f"{name}:{line_of(text, key, _inner(error.field))}"
-            raise InvalidInputError(at, f"{key} to be {error.expected}", *_got(value)) from None
+            inner = _inner(error.field)
+            at, which = f"{name}:{line_of(text, key, inner)}", f"{key}.{inner}" if inner else key
+            raise InvalidInputError(at, f"{which} to be {_in_toml(error.expected, value)}", *_got(value)) from None
     return JobRequest(command=command, **values)
 
 
@@ -182,9 +185,21 @@ def _check_value(name: str, values: Mapping[str, Any]) -> None:
         needs_of(JobRequest(command=("",), **{name: values[name]}))
 
 
-def _known(key: str) -> str:
-    near = nearest(key.replace("_", "-"), JOB_KEYS)
+def _known(key: str, value: object) -> str:
+    if isinstance(value, dict) and "command" in value:
+        return f"the keys at the top of the file, without a table [{key}]"
+    if absent := why_absent(key):
+        return f"a known key; {absent}"
+    near = _KEYS.get(key) or " and ".join(own_options(key)) or nearest(key.replace("_", "-"), JOB_KEYS)
     return f"a known key, such as {near}" if near else f"one of {', '.join(JOB_KEYS)}"
+
+
+def _in_toml(expected: str, value: object) -> str:
+    """What is expected, with how TOML writes it where a value is of the other kind."""
+    if expected.startswith("a text"):
+        return expected.replace("a text", "a text in quotes", 1)
+    is_number = expected.startswith(("a whole number", "a finite number"))
+    return f"{expected} without quotes" if is_number and isinstance(value, str) else expected
 
 
 def _inner(field: str) -> str:

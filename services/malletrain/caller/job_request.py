@@ -317,6 +317,8 @@ def needs_of(request: JobRequest) -> resources_pb2.NodeNeeds | None:
     Raises:
         InvalidInputError: an amount is none.
     """
+    if request.gpu.isdecimal():
+        raise InvalidInputError("--gpu", "a kind of GPU such as a100; how many is the option gpus", request.gpu)
     needs = resources_pb2.NodeNeeds(
         gpu=request.gpu,
         constraint=request.constraint,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.caller.job_request import JobRequest
+from malletrain.caller.other_names import own_options, why_absent
 from malletrain.runtime.errors import InvalidInputError
 
 _OPTIONAL = frozenset(
@@ -103,6 +104,7 @@ _NUMBERS = frozenset(
 )
 NAMES = tuple(entry.name for entry in fields(JobRequest) if entry.name not in ("command", "array"))
 """Names of all options."""
+_IN_PYTHON = {"min": "min_nodes", "max": "max_nodes"}
 
 
 def checked_command(command: object) -> tuple[str, ...]:
@@ -111,6 +113,8 @@ def checked_command(command: object) -> tuple[str, ...]:
     Raises:
         InvalidInputError: it is no list of texts, or an empty one.
     """
+    if isinstance(command, str):
+        raise InvalidInputError("command", 'a list of texts such as ["python", "train.py"]', command)
     words = _texts("command", command)
     if not words:
         raise InvalidInputError("command", "a program and its arguments", command)
@@ -136,7 +140,11 @@ def checked_options(options: Mapping[str, object]) -> dict[str, Any]:
 
 def unknown_option(name: str, known: Sequence[str]) -> InvalidInputError:
     """The error about an option that there is not."""
-    near = nearest(name, known)
+    if absent := why_absent(name):
+        return InvalidInputError(name, f"an option of jobs; {absent}")
+    ours = own_options(name) or ((name,) if name in _IN_PYTHON else ())
+    meant = [_IN_PYTHON.get(option, option.replace("-", "_")) for option in ours]
+    near = " and ".join(meant) or nearest(name, known)
     expected = f"an option of jobs; do you mean {near}?" if near else f"one of {', '.join(known)}"
     return InvalidInputError(name, expected)
 

@@ -464,6 +464,22 @@ def _show(error: BaseException) -> None:
     sys.excepthook(type(error), error, trace)
 
 
+def _of_first_line(program: str, error: OSError) -> str:
+    """What the first line of a file has to do with it that the system can't run it; empty: nothing."""
+    try:
+        with os.fdopen(os.open(program, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            first = file.readline(200)
+    except OSError:
+        return ""
+    named = first[2:].strip(b" \t\n")
+    if first.startswith(b"#!") and isinstance(error, FileNotFoundError):
+        ending = ", with a line end of Windows (dos2unix)" if named.endswith(b"\r") else ""
+        return f": {named.decode(errors='replace')!a}, which its first line names{ending}"
+    if not first.startswith((b"#!", b"\x7fELF")):
+        return "; its first line names no interpreter, e.g. #!/bin/sh"
+    return ""
+
+
 def become(start: StartSignal, status: int, command: list[str]) -> NoReturn:
     """Be replaced by a program. It runs from here on, and only its end can be seen from outside."""
     os.set_inheritable(status, False)
@@ -471,7 +487,8 @@ def become(start: StartSignal, status: int, command: list[str]) -> NoReturn:
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        print(f"worker_bootstrap: can't run {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        reason = f"{error.strerror}{_of_first_line(command[0], error)}"
+        print(f"worker_bootstrap: can't run {command[0]}: {reason}", file=sys.stderr, flush=True)
         sys.exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUN)
 
 

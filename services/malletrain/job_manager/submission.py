@@ -372,9 +372,16 @@ def check_command(
     program = command[0]
     as_script = f", or `python {program}`" if program.endswith(".py") else ""
     if os.sep in program:
-        if not _is_program(at, Path(directory, program), files):
+        path = Path(directory, program)
+        if not _is_program(at, path, files):
+            if not as_script and files.is_kind(at, stat.S_ISREG, path):
+                as_script = f" (chmod +x {program}), or `sh {program}`"
             raise InvalidInputError(f"{at}.command[0]", f"an executable file{as_script}", program)
     elif not any(_is_program(at, Path(folder, program), files) for folder in _folders(search_path)):
+        if not as_script and len(command) == 1 and len(program.split()) > 1:
+            as_script = "; its arguments are words of their own, without quotes around all"
+        elif not as_script and files.is_kind(at, stat.S_ISREG, Path(directory, program)):
+            as_script = f", or `./{program}`"
         expected = f"a path, or a program that is on the services' PATH{as_script}"
         raise InvalidInputError(f"{at}.command[0]", expected, program)
     python = parse_python_command(command)

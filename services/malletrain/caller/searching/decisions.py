@@ -168,7 +168,8 @@ def outcome_of(trial: TrialView, job: TrialJob | None, metric: str) -> TrialOutc
     if value is not None and math.isfinite(value):
         return TrialOutcome(trial.number, TrialStage.COMPLETE, value)
     reported = ", ".join(sorted(job.metrics)[:_MAX_NAMED]) or "none"
-    got = f"metric {metric} is {value}" if value is not None else f"no metric {metric}; reported: {reported}"
+    missing = f"no metric {metric}, which `malletrain.client.done` reports; reported: {reported}"
+    got = missing if value is None else f"metric {metric} is {value}"
     return _without_value(trial, f"{trial.job_id} {job.state}: {got}")
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.caller.other_names import states_in_words
 from malletrain.cli.jobs.job_output import job_dict, parameters_in_words, reason_of
 from malletrain.cli.jobs.outlook import ask, eta_in_words, outlook, outlook_dict, rate_in_words, samples_in_words
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
@@ -161,6 +162,6 @@ def parse_state(name: str) -> resources_pb2.JobState.ValueType:
     full = f"JOB_STATE_{name.upper()}"
     names = [known for known in resources_pb2.JobState.keys() if not known.endswith("UNSPECIFIED")]  # noqa: SIM118
     if full not in names:
-        known = ", ".join(entry.removeprefix("JOB_STATE_").lower() for entry in names)
-        raise typer.BadParameter(f"expected one of {known}, got {name!r}", param_hint="--state")
+        known = [entry.removeprefix("JOB_STATE_").lower() for entry in names]
+        raise typer.BadParameter(f"expected {states_in_words(name, known)}, got {name!r}", param_hint="--state")
     return resources_pb2.JobState.Value(full)

@@ -10,9 +10,10 @@ import typer
 
 from malletrain.caller.log_lines import LogLine, followed_log, log_lines, matching, since_ms_of
 from malletrain.cli.jobs.naming import JobArgument, job_of
-from malletrain.cli.shared.output import tell
-from malletrain.cli.shared.stubs import connect
+from malletrain.cli.shared.output import state_name, tell
+from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.cli.shared.terminal import has_terminal, write_styled
+from malletrain.v1 import job_manager_pb2, resources_pb2
 
 _LOOKED_AT = 300
 """Characters at the beginning of a line in which its level stands."""
@@ -64,12 +65,20 @@ def logs(
     with connect() as stubs:
         job_id = job_of(stubs, job_id, time.time())
         if follow:
+            _tell_of_waiting(stubs, job_id)
             lines = followed_log(stubs, job_id, tail, tell, since_ms)
         else:
             lines = log_lines(stubs, job_id, tail, since_ms)
         coloured = has_terminal()
         for line in matching(lines, grep, "--grep"):
             _print(line, timestamps, coloured)
+
+
+def _tell_of_waiting(stubs: ServiceStubs, job_id: str) -> None:
+    """Say of a job that has not begun why nothing comes."""
+    job = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
+    if job.state in (resources_pb2.JOB_STATE_QUEUED, resources_pb2.JOB_STATE_WAITING):
+        tell(f"{job_id} is {state_name(job.state)}: {job.reason}; more comes when it has nodes")
 
 
 def _print(line: LogLine, timestamps: bool, coloured: bool) -> None:

@@ -6,13 +6,16 @@ Only names that a shell takes as they are, and of jobs only the caller's own: a 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Annotated
 
 import typer
 
 from malletrain.caller.dependencies import meant_by_name
+from malletrain.caller.other_names import identifier_like
 from malletrain.cli.jobs.jobs import all_jobs, own_name
 from malletrain.cli.shared.output import ago, state_name
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
@@ -107,6 +110,8 @@ def decision_in_words(decision: allocator_pb2.FleetDecision) -> str:
 
 _IDENTIFIER = re.compile(r"j\d{6,}")
 _MAX_LISTED = 10
+_MAX_LIKE = 1000
+"""Jobs whose names are compared with one that no job has."""
 
 JobArgument = Annotated[
     str,
@@ -264,9 +269,19 @@ def _named(stubs: ServiceStubs, name: str) -> list[resources_pb2.Job]:
         raise InvalidInputError("ID", "a job's identifier or its name", name)
     found = [job for job in all_jobs(stubs, name=name) if job.spec.name == name]  # an earlier JobManager lists all
     if not found:
-        raise NotFoundError(f"no job has the identifier or the name {quoted(name)}")
+        raise NotFoundError(f"no job has the identifier or the name {quoted(name)}{_meant(stubs, name)}")
     own = own_name(stubs)
     return [job for job in found if job.owner == own] or found
+
+
+def _meant(stubs: ServiceStubs, name: str) -> str:
+    """What a name that no job has is probably meant for, as the end of the error."""
+    like = identifier_like(name)
+    newest = deque(all_jobs(stubs, owner=own_name(stubs)), _MAX_LIKE)
+    if like:
+        return f"; do you mean {like}?" if any(job.id == like for job in newest) else "; identifiers are as j000001"
+    near = get_close_matches(name, sorted({job.spec.name for job in newest}), 3)
+    return f"; do you mean {' or '.join(map(quoted, near))}?" if near else "; `malletrain jobs` lists them"
 
 
 def _in_words(jobs: Sequence[resources_pb2.Job], now: float) -> list[str]:

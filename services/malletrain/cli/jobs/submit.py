@@ -11,18 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
+import grpc
 import typer
 from google.protobuf import json_format
 
 from malletrain.caller.dependencies import name_identifiers, parse_names
-from malletrain.caller.job_array import array_specs, parse_array
+from malletrain.caller.job_array import array_specs, parse_array, range_note
 from malletrain.caller.job_file import read_job_file, read_job_text
 from malletrain.caller.job_request import JobRequest, job_spec
+from malletrain.caller.stubs import ServiceCallError
 from malletrain.cli.jobs.job_environment import EnvFileOption, EnvOption, job_environment
 from malletrain.cli.jobs.job_output import job_dict
 from malletrain.cli.jobs.mirroring import SiteSignals, SlurmComment, mirror_until_ended, run_command, site_job
 from malletrain.cli.jobs.naming import dependency_of
 from malletrain.cli.jobs.needs import parse_nodes, tell_of_unsuited
+from malletrain.cli.jobs.submit_mistakes import in_options, notes_on_script, refuse_other_files, script_of
 from malletrain.cli.jobs.waiting import INTERRUPTED, exit_status, unfinished_in_words, wait_until_ended
 from malletrain.cli.jobs.waiting_reasons import tell_what_is_too_large
 from malletrain.cli.shared.help_panels import help_panels
@@ -202,7 +205,8 @@ def submit(
     checkpoint.
     """
     if (file is None) == (not command):
-        raise InvalidInputError("command", "a command after `--`, or --file, and not both")
+        raise InvalidInputError("command", "a command after `--`, or a job file, or --file, and one of them only")
+    notes: list[str] = []
     if file is not None:
         specs = read_specs(file)
     else:
@@ -248,14 +252,14 @@ def submit(
             "array": array,
         }
         request = _request(command or [], options, context)
-        specs = array_specs(request, parse_array(request.array)) if request.array else [job_spec(request)]
-        if specs[0].launch_note:
-            tell(specs[0].launch_note)
+        specs, notes = _specs_of(request, context)
     with SiteSignals() if mirror else nullcontext() as signals, connect() as stubs:
         if file is None:
             name_identifiers(specs, lambda part, text: dependency_of(stubs, part, text, time.time()))
         submission = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
-        stored = list(stubs.job_manager.SubmitJobs(submission, timeout=DEADLINE_SECONDS).jobs)
+        stored = _submitted(stubs, submission, of_file=file is not None)
+        for note in notes:
+            tell(note)
         tell_what_is_too_large(stubs, stored)
         for line in tell_of_unsuited(stubs, stored):
             tell(line)
@@ -269,8 +273,32 @@ def submit(
         _wait(stubs, stored, as_json=as_json)
 
 
+def _specs_of(request: JobRequest, context: typer.Context) -> tuple[list[resources_pb2.JobSpec], list[str]]:
+    """The specifications of what is asked for, and what the submitter should know of them."""
+    array = parse_array(request.array) if request.array else None
+    specs = [job_spec(request)] if array is None else array_specs(request, array)
+    names = {name for option in context.command.params for name in option.opts if name.startswith("--")}
+    script = script_of(request.command, request.workdir or Path.cwd())
+    notes = [specs[0].launch_note, range_note(array) if array else "", *notes_on_script(request.command, script, names)]
+    return specs, [note for note in notes if note]
+
+
+def _submitted(
+    stubs: ServiceStubs, submission: job_manager_pb2.SubmitJobsRequest, *, of_file: bool
+) -> list[resources_pb2.Job]:
+    """Submit jobs; errors name the options, where the jobs come of one command."""
+    try:
+        return list(stubs.job_manager.SubmitJobs(submission, timeout=DEADLINE_SECONDS).jobs)
+    except grpc.RpcError as error:
+        details = error.details() or ""
+        if of_file or error.code() != grpc.StatusCode.INVALID_ARGUMENT:
+            raise
+        raise ServiceCallError(in_options(details), wrong_use=True) from error
+
+
 def _request(command: Sequence[str], options: Mapping[str, Any], context: typer.Context) -> JobRequest:
     """What is asked for: a command with its options, or a job file with those that were given beside it."""
+    refuse_other_files(command)
     path = job_file_of(command)
     if path is None:
         return JobRequest(command=command, **options)
@@ -358,5 +386,8 @@ def read_specs(path: Path) -> list[resources_pb2.JobSpec]:
     try:
         json_format.Parse(f'{{"specs": {text}}}', request)
     except json_format.ParseError as error:
-        raise InvalidInputError(str(path), f"a JSON list of job specs ({error})") from None
+        hint = (
+            f"; a job file stands in place of the command: malletrain submit {path}" if path.suffix == ".toml" else ""
+        )
+        raise InvalidInputError(str(path), f"a JSON list of job specs ({error}){hint}") from None
     return list(request.specs)

@@ -20,9 +20,37 @@ class Verb(TyperCommand):
         """Its options and arguments, `--help` among them."""
         return _sparing_defaults(super().get_params(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take in its words; of an option that there is not, the error says what is probably meant."""
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # of typer's own parser, whose types it does not export
+            option = getattr(error, "option_name", None)
+            if isinstance(option, str) and option.startswith("-") and hasattr(error, "possibilities"):
+                self._say_more(error, ctx, option, words)
+            raise
+
+    def _say_more(self, error: Any, ctx: Any, option: str, words: list[str]) -> None:
+        from malletrain.cli.shared.wrong_words import of_option  # right words need none of it
+
+        ctx.ignore_unknown_options = True
+        found, others, _ = self.make_parser(ctx).parse_args(args=list(words))
+        if said := of_option(str(ctx.info_name), option, words, found.get("command") or others):
+            error.message, error.possibilities = f"{error.message}; {said}", None
+
 
 class VerbGroup(TyperGroup):
     """The same for a group of verbs, and for the command itself."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The verb that is called; of one that there is not, the error says which is probably meant."""
+        word = args[0] if args else ""
+        if ctx.parent is None and word and not word.startswith("-") and self.get_command(ctx, word) is None:
+            from malletrain.cli.shared.wrong_words import of_verb
+
+            ctx.fail(f"No such command {word!r}: {of_verb(word, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Its options and arguments, `--help` among them."""

@@ -1,0 +1,80 @@
+"""What `malletrain submit` says of usual mistakes: options in the wrong place, files of other kinds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from malletrain.runtime.errors import InvalidInputError
+
+_MAX_SCRIPT_BYTES = 1 << 20
+_FIELDS = {
+    "working_directory": "--workdir",
+    "dependencies.after_ok": "--after-ok",
+    "dependencies.after": "--after",
+    "environment": "--env",
+    "permitted_nodes": "--permitted",
+    "min_nodes": "--min",
+    "max_nodes": "--max",
+    "slots_per_node": "--slots",
+}
+"""Options by the fields of a specification, where users would not know these."""
+_FIELD = re.compile(r"specs\[\d+\]\.((?:dependencies\.)?[a-z_]+)")
+
+
+def refuse_other_files(command: Sequence[str]) -> None:
+    """Refuse a job file of another kind, or one with words after it.
+
+    Raises:
+        InvalidInputError: it is one.
+    """
+    first = Path(command[0])
+    if len(command) == 1 and first.suffix in (".yaml", ".yml", ".json"):
+        expected = "a command after `--`, or a job file in TOML; --file reads a JSON list of job specs"
+        raise InvalidInputError("command", expected, command[0])
+    if len(command) > 1 and first.suffix == ".toml":
+        raise InvalidInputError("command", "a job file alone: its command stands in it", " ".join(command))
+
+
+def in_options(message: str) -> str:
+    """An error of JobManager about the one job that was submitted, with the fields as the command names them."""
+    found = _FIELD.match(message)
+    if not found:
+        return message
+    return _FIELDS.get(found[1], found[1]) + message[found.end() :]
+
+
+def script_of(command: Sequence[str], directory: Path) -> tuple[int, str]:
+    """The place of the script in a command, and its text; (0, ""): there is none that can be read."""
+    for place, word in enumerate(command):
+        if word.endswith((".py", ".sh", ".sbatch", ".slurm", ".pbs")):
+            try:
+                with (directory / word).open("rb") as file:
+                    return place, file.read(_MAX_SCRIPT_BYTES).decode("utf-8", "replace")
+            except OSError:
+                return 0, ""  # JobManager says what is wrong with it
+    return 0, ""
+
+
+def notes_on_script(command: Sequence[str], script: tuple[int, str], options: Collection[str]) -> list[str]:
+    """What is probably not meant as it stands. Pure.
+
+    Args:
+        command: Program and arguments.
+        script: As `script_of`.
+        options: Options of the verb, e.g. `--max`.
+    """
+    place, text = script
+    if not text:
+        return []
+    name = command[place]
+    given = (argument.partition("=")[0] for argument in command[place + 1 :])
+    notes = [
+        f"{word} is handed to {name}, which does not mention it: options of malletrain stand before `--`"
+        for word in given
+        if word in options and not re.search(rf"\b{word[2:].replace('-', '[-_]')}\b", text)
+    ]
+    if found := re.search(r"^#(SBATCH|PBS) ", text, re.MULTILINE):
+        notes.append(f"#{found[1]} lines of {name} are not read: say what they ask for by options or in a job file")
+    return notes
