@@ -102,11 +102,7 @@ class AppliedSteps:
     """Whether a GPU has done the steps that the script has made: with NCCL it may wait there for a lost worker."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        """Nothing has been done.
-
-        Args:
-            model: The model, whose parameters are on its device.
-        """
+        """Nothing has been done."""
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self._event = torch.cuda.Event() if device.type == "cuda" else None
 

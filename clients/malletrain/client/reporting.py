@@ -105,12 +105,7 @@ class SidecarProcess:
     """Keeps one sidecar running for a ring."""
 
     def __init__(self, start: Callable[[], Process], warnings: WarnOnce) -> None:
-        """Nothing is started before the first `keep_running`.
-
-        Args:
-            start: Starts a sidecar.
-            warnings: Prints what goes wrong.
-        """
+        """Nothing is started before the first `keep_running`."""
         self._start = start
         self._warnings = warnings
         self._process: Process | None = None

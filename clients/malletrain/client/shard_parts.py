@@ -201,11 +201,7 @@ class PartsReader(StorageReader):  # type: ignore[misc]  # torch is not typed he
     """Reads a complete state for torch.distributed.checkpoint. Of each file, only what is needed is read."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is read yet.
-
-        Args:
-            folder: The folder of the state.
-        """
+        """Nothing is read yet."""
         self._folder = folder
         self._parts: list[Part] = []
         self._tensors: dict[MetadataIndex, torch.Tensor] = {}

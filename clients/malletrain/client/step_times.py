@@ -36,7 +36,6 @@ class StepTimesTeller:
         """Measure nothing yet.
 
         Args:
-            environ: Environment of the process.
             modules: Loaded modules; torch is never imported here.
             clock: Seconds of a monotonic clock.
         """

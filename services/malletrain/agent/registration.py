@@ -53,7 +53,6 @@ class Registration:
         """Connect to nothing yet.
 
         Args:
-            registry: Where agents report.
             count_workers: Returns how many workers there are on the node.
             on_leave: Called when the registry tells the agent to leave.
             log: Called with a line for each error.

@@ -154,9 +154,6 @@ class Cgroup:
 def join(processes_file: str) -> str:
     """Have the calling process join a cgroup.
 
-    Args:
-        processes_file: The cgroup's.
-
     Returns:
         Why it could not; empty if it has.
     """

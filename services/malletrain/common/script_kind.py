@@ -378,9 +378,7 @@ def _sources(
     """What a program's file says, then those that it imports; None of one that is unclear.
 
     Args:
-        path: The program's file.
         folders: Where the modules that it imports may be.
-        read: Reads a file.
         packages: Imports of other packages are not followed; None: all are.
     """
     seen: set[Path] = set()

@@ -46,10 +46,7 @@ class FeedGroup:
         """Start the processes.
 
         Args:
-            preparation: How samples are prepared.
-            limits: Limits of the feed.
             workers: How many processes prepare samples, at least 1.
-            selector: Where their answers are waited for.
             inherited: Tells the descriptors of the feed that processes must not keep open.
             now: Monotonic time in seconds.
             peers: Feeds of other nodes, with which it shares; None: with nobody.

@@ -46,7 +46,6 @@ class GroupPeers:
 
         Args:
             known: The feeds of other nodes; None: there are none.
-            selector: Where their answers are waited for.
             take: Called with a sample, and its content; None: it has to be prepared here.
         """
         self._known, self._selector, self._take = known, selector, take

@@ -68,7 +68,6 @@ class PreparingProcess:
         """Fork it.
 
         Args:
-            preparation: How samples are prepared.
             inherited: Descriptors of the feed that it must not keep open.
 
         Raises:

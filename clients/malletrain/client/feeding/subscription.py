@@ -81,10 +81,7 @@ class FeedSubscription:
         """Nothing is started before the first `poll`.
 
         Args:
-            connector: Finds or starts the feed.
-            source: What the feed prepares.
             patience_seconds: How long to wait while the feed sends nothing.
-            warnings: Prints what goes wrong.
             clock: Monotonic time in seconds.
         """
         self._connector, self._source, self._patience = connector, source, patience_seconds

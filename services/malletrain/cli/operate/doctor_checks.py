@@ -194,9 +194,6 @@ def examine_own_nodes(section: ScavengerSettings) -> Iterator[Finding]:
     """The check that agents make of their nodes, for nodes that are this machine; nothing where there are none.
 
     All of them are one machine, so that what fails is not left out, as a node of a cluster is, but told.
-
-    Args:
-        section: Settings of the Scavenger.
     """
     check, name = section.node_check, "nodes of this machine"
     if section.source not in ("static", "trace") or not check.enabled:
@@ -222,11 +219,7 @@ def examine_own_nodes(section: ScavengerSettings) -> Iterator[Finding]:
 
 
 def examine_placeholders(settings: AllSettings) -> Iterator[Finding]:
-    """How the placeholders of a running Scavenger fare; nothing if none runs.
-
-    Args:
-        settings: All settings.
-    """
+    """How the placeholders of a running Scavenger fare; nothing if none runs."""
     try:
         channel = open_blocking_channel(settings.peer("scavenger"), caller_credential(settings))
     except InvalidInputError:

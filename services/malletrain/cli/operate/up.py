@@ -189,7 +189,6 @@ class ServiceRunner:
         """Start nothing yet.
 
         Args:
-            settings: Where the services are.
             config: File of settings that they get; None: the usual one.
             all_serve: Called when all services have served once.
             monotonic: Monotonic clock in seconds.

@@ -54,7 +54,6 @@ class StandbyManager:
             config: How to start it; None: as the first worker shows.
             account: As whom it runs; None: as this process.
             clock: Monotonic time in seconds.
-            standby: One that there is already.
             spread: Called with what another standby process needs for a worker that this one can't fork, and with the
                 names of variables that differ; says whether somebody keeps that one. Otherwise it takes the place of
                 this one.

@@ -88,8 +88,6 @@ class StandbyProcess:
         """Use one that has been started; see `start_standby`.
 
         Args:
-            connection: Connection to it.
-            pid: Its process id.
             process: The process, if this one has started it.
         """
         self.pid = pid

@@ -49,9 +49,7 @@ class MetricFigures:
         """None yet.
 
         Args:
-            times: Range of the times that all figures of the page show.
             marks: Rescales and preemptions: `time` and `colour`.
-            colours: Colours of the theme.
             prepare: Called with each new figure.
         """
         self.layout = column(children=[], name="metrics", sizing_mode="stretch_width")

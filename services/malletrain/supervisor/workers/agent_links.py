@@ -39,7 +39,6 @@ class AgentCall:
         """Nothing happens before `responses` is followed.
 
         Args:
-            agent: Where the agent is.
             certificate: The supervisors' certificate file; None if there is none.
         """
         self._agent = agent
@@ -111,8 +110,6 @@ class AgentLink:
         """Connect in the background. Messages are queued until then.
 
         Args:
-            host: Name of the node.
-            agent: Where the agent is.
             certificate: The supervisors' certificate file; None if there is none.
             is_leaving: Whether the agent has reported over an earlier link that its node is wanted back. It holds
                 until this link is connected: an agent that is leaving reports it again.

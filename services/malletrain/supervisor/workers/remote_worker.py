@@ -36,10 +36,8 @@ class RemoteWorker:
         """It has been asked for.
 
         Args:
-            slot: Its slot.
             number: Identifies it to the agent.
             here: Whether the agent is on this machine.
-            send: Sends a message to the agent.
             lost: Set once the agent is lost.
         """
         self.slot = slot
