@@ -63,12 +63,6 @@ def group_backend(store: dist.Store, rank: int, workers: int, device: torch.devi
 
     Each worker tells the others by the store which GPU it uses. All of them find the same.
 
-    Args:
-        store: The store of this generation of workers.
-        rank: Rank of this worker.
-        workers: How many there are.
-        device: Where this one trains.
-
     Raises:
         dist.DistStoreError: another worker has not told within the store's time limit.
     """

@@ -128,12 +128,7 @@ def unpacked(packet: torch.Tensor) -> dict[str, Any]:
 
 
 def parts_folder(folder: Path, samples: int) -> Path:
-    """The folder of a state that survivors of a loss write.
-
-    Args:
-        folder: Folder of the checkpoints.
-        samples: The job's sample counter.
-    """
+    """The folder of a state that survivors of a loss write."""
     return folder / f"samples-{samples:015d}.parts"
 
 

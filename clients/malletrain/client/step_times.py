@@ -49,12 +49,7 @@ class StepTimesTeller:
         self._writing: threading.Thread | None = None
 
     def tell(self, rank: int, workers: int) -> None:
-        """Begin to measure, or write what there is to tell. Called about once a second; never waits.
-
-        Args:
-            rank: Rank of this worker.
-            workers: Number of workers of the job.
-        """
+        """Begin to measure, or write what there is to tell. Called about once a second; never waits."""
         if self._off or workers < 2 or rank >= MAX_WORKERS:
             return
         if self._place != (rank, workers):

@@ -224,13 +224,7 @@ class Script:
 
 
 def recognise(command: Sequence[str], directory: Path, files: ProgramFiles) -> Script:
-    """Which kind of program a command is.
-
-    Args:
-        command: Program and arguments.
-        directory: Working directory.
-        files: What is seen of the file system.
-    """
+    """Which kind of program a command is."""
     words = [*command]
     if not words:
         return Script(ScriptKind.WRAPPER, "")

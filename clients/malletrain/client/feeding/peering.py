@@ -20,13 +20,7 @@ WaitedFor = Callable[[Mapping[int, Task]], bool]
 
 @dataclass
 class KnownPeers:
-    """The feeds of other nodes, as one feed knows them.
-
-    Attributes:
-        identity: Who this feed is for them.
-        addresses: Where they listen, by name.
-        warnings: Says what goes wrong, each kind once.
-    """
+    """The feeds of other nodes, as one feed knows them."""
 
     identity: PeerIdentity
     addresses: Mapping[str, PeerAddress] = field(default_factory=dict)

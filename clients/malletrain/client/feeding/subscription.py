@@ -110,11 +110,7 @@ class FeedSubscription:
                 self._wait(left)
 
     def poll(self, position: int) -> bool:
-        """Whether samples can be asked for now. Looks for a feed if there is none, and starts one. Does not wait.
-
-        Args:
-            position: Number of the next sample that the training needs.
-        """
+        """Whether samples can be asked for now. Looks for a feed if there is none, and starts one. Does not wait."""
         if self._over:
             return False
         try:

@@ -175,13 +175,7 @@ def judge_reach(scheduler: str, hold: HoldSettings, settings: AllSettings, other
 
 
 def judge_end(scheduler: str, hold: HoldSettings, settings: AllSettings) -> Finding:
-    """Whether jobs and nodes are treated alike when the services end in good order. Pure.
-
-    Args:
-        scheduler: "slurm" or "pbs".
-        hold: How nodes are held.
-        settings: All settings.
-    """
+    """Whether jobs and nodes are treated alike when the services end in good order. Pure."""
     stops, gives_back = settings.job_manager.stop_jobs_on_exit, hold.give_back_at_exit
     found = f"jobs {'are stopped' if stops else 'train on'}, nodes are {'given back' if gives_back else 'kept'}"
     remedy = (

@@ -98,11 +98,6 @@ class StandbyManager:
 
         The first worker of all shows how a standby process is to be started, and the first one of each script what is
         to be imported; both is done then, once rather than in each worker.
-
-        Args:
-            command: The job's command.
-            folder: Working directory.
-            environment: The whole environment.
         """
         if not self._memory_bytes or (self._standby is None and self._clock() < self._not_before):
             return False

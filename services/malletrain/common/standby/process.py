@@ -283,12 +283,7 @@ def start_standby(
 
 
 def adopt_standby(descriptor: int, pid: int) -> StandbyProcess:
-    """Use a standby process that this process has forked before its program began.
-
-    Args:
-        descriptor: Connection to it.
-        pid: Its process id.
-    """
+    """Use a standby process that this process has forked before its program began."""
     standby = StandbyProcess(socket.socket(fileno=descriptor), pid, None)
     standby.phase = Phase.READY  # it has been forked with all that it imports; requests wait until it reads them
     return standby

@@ -39,11 +39,7 @@ MOST = 12
 
 
 class MetricFigures:
-    """The figures of one page.
-
-    Attributes:
-        layout: What holds them, one above the other.
-    """
+    """The figures of one page."""
 
     def __init__(self, times: Any, marks: ColumnDataSource, colours: Colours, prepare: Callable[[Any], object]) -> None:
         """None yet.
