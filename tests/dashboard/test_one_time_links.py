@@ -22,7 +22,7 @@ from tornado.web import Application
 from typer.testing import CliRunner
 
 from malletrain.cli.main import application
-from malletrain.cli.operate.dashboard_links import ask_for_link, listening, may_print_link, tell_links
+from malletrain.cli.operate.dashboard import ask_for_link, listening, may_print_link, tell_links
 from malletrain.common.connection_owner import Endpoint
 from malletrain.dashboard.identities import UnverifiableError, Viewer
 from malletrain.dashboard.one_time_links import LIFESPAN_S, MAX_LINKS, MAX_LOGGED_REFUSALS, OneTimeLinks

@@ -22,8 +22,7 @@ import pytest
 from malletrain.common import environment as env
 from malletrain.common.launch_file import AgentAddress
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
-from malletrain.supervisor.workers.agent_links import AgentLink, start_message
-from malletrain.supervisor.workers.remote_worker import RemoteWorker
+from malletrain.supervisor.workers.agent_links import AgentLink, RemoteWorker, start_message
 from malletrain.supervisor.workers.slot import Slot
 from malletrain.tls.credentials import peer_options
 from malletrain.tls.files import read_certificate_file

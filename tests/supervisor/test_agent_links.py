@@ -14,8 +14,7 @@ import pytest
 from malletrain.common import environment as env
 from malletrain.common.activity import Wait
 from malletrain.common.launch_file import AgentAddress
-from malletrain.supervisor.workers.agent_links import AgentLink, AgentLinks, start_message
-from malletrain.supervisor.workers.remote_worker import RemoteWorker
+from malletrain.supervisor.workers.agent_links import AgentLink, AgentLinks, RemoteWorker, start_message
 from malletrain.supervisor.workers.slot import Slot
 from tests.agent.running import agents
 from tests.support.certificates import certificate

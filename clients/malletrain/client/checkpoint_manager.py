@@ -227,8 +227,6 @@ class BackgroundSaver:
         """No thread is started before the first snapshot.
 
         Args:
-            checkpoints: Where the snapshots are written.
-            warnings: Prints what goes wrong.
             clock: Monotonic clock in seconds.
         """
         self._checkpoints = checkpoints

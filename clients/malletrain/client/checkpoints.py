@@ -30,10 +30,6 @@ class Checkpoints:
     def save(self, samples: int, write: Callable[[ChecksumWriter], None]) -> int:
         """Write a checkpoint and remove all but the newest two; returns its size in bytes.
 
-        Args:
-            samples: The job's sample counter.
-            write: Writes the content.
-
         Raises:
             OSError: the checkpoint can't be written. Earlier ones are unchanged.
         """

@@ -19,11 +19,7 @@ class CollectiveLimit:
         self._seconds: float | None = None
 
     def begin(self, seconds: float) -> timedelta:
-        """The group is about to be made.
-
-        Args:
-            seconds: The limit.
-        """
+        """The group is about to be made."""
         self._seconds = seconds
         return timedelta(seconds=seconds)
 

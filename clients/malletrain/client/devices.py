@@ -63,12 +63,6 @@ def group_backend(store: dist.Store, rank: int, workers: int, device: torch.devi
 
     Each worker tells the others by the store which GPU it uses. All of them find the same.
 
-    Args:
-        store: The store of this generation of workers.
-        rank: Rank of this worker.
-        workers: How many there are.
-        device: Where this one trains.
-
     Raises:
         dist.DistStoreError: another worker has not told within the store's time limit.
     """
@@ -102,11 +96,7 @@ class AppliedSteps:
     """Whether a GPU has done the steps that the script has made: with NCCL it may wait there for a lost worker."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        """Nothing has been done.
-
-        Args:
-            model: The model, whose parameters are on its device.
-        """
+        """Nothing has been done."""
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self._event = torch.cuda.Event() if device.type == "cuda" else None
 

@@ -58,7 +58,6 @@ class FrameworkTraining(DistributedTraining):
         Args:
             model: The model as the script has made it, without the framework's wrapper.
             optimizer: The optimizer, without the framework's wrapper.
-            plan: What the script's data loader says of data set and batch.
             micro_steps: Passes of a worker in one step, as the framework has been told.
             options: As for `Training`.
 
@@ -188,7 +187,6 @@ class FollowingScheduler:
         """Stand for a scheduler.
 
         Args:
-            schedule: Steps the scheduler.
             global_batch: Returns the samples of a step of the framework.
         """
         self._schedule = schedule

@@ -125,11 +125,7 @@ def read_rank(environ: Mapping[str, str], modules: Mapping[str, ModuleType]) -> 
 
 
 def horovod_rank(modules: Mapping[str, ModuleType]) -> WorkerRank | None:
-    """Rank and number of workers of Horovod; None where it is not initialised.
-
-    Args:
-        modules: Loaded modules.
-    """
+    """Rank and number of workers of Horovod; None where it is not initialised."""
     for horovod in filter(None, map(modules.get, HOROVOD_MODULES)):
         try:
             if horovod.is_initialized():

@@ -26,7 +26,6 @@ class MetricLog:
         Args:
             ring: The ring to write to; None: this process does not report.
             clock: Nanoseconds since the epoch.
-            warnings: Prints what goes wrong.
         """
         self._ring = ring
         self._clock = clock

@@ -86,8 +86,6 @@ class MonitorStream:
         """Open the stream without waiting for it.
 
         Args:
-            stub: Monitor.
-            events: Where the stream's events are put.
             token: The job's token; empty: none is shown.
         """
         self._events = events
@@ -266,8 +264,6 @@ class Outbox(_Unacknowledged[RingRecord]):
         """Continue where an earlier sidecar ended.
 
         Args:
-            floor: As the attribute.
-            dropped: As the attribute.
             capacity: Most records to keep.
         """
         super().__init__(floor, capacity)
@@ -329,7 +325,6 @@ class MetricOutbox(_Unacknowledged[RingMetric]):
         """Continue where an earlier sidecar ended.
 
         Args:
-            floor: As the attribute.
             capacity: Most values to keep.
         """
         super().__init__(floor, capacity)

@@ -41,7 +41,6 @@ class Phases:
         Args:
             ring: The ring to write to; None: this process does not report.
             clock: Nanoseconds since the epoch.
-            warnings: Prints what goes wrong.
         """
         self._ring = ring
         self._clock = clock
@@ -108,7 +107,6 @@ class DeclaredPhase:
         """Nothing begins yet.
 
         Args:
-            phases: Those of this process.
             name: start, evaluate, save or pause.
             saved: Told how a save has ended.
         """

@@ -151,10 +151,6 @@ class Replica(abc.ABC):
         """Combine the parts. It is usable after `_join`.
 
         Args:
-            model: The model, as the user gave it.
-            sampler: Selects this worker's samples.
-            rates: Scales the learning rates.
-            checkpoints: Saves and loads checkpoints.
             marker: Shows the supervisor that this process is saving.
             commit_seconds: Longest time between two commits.
         """

@@ -34,11 +34,6 @@ def start_sidecar(job: JobContext, ring: Ring, reporter_id: str) -> Process:
     shares no stream with the trainer, so that it does not keep a pipe of the launcher open. Its messages go to
     `logs/sidecar.log` in the job's folder.
 
-    Args:
-        job: The job.
-        ring: The ring to read.
-        reporter_id: Identifier of the reporting process.
-
     Raises:
         OSError: the process can't be started.
         ValueError: the path of the interpreter is not known.
@@ -105,12 +100,7 @@ class SidecarProcess:
     """Keeps one sidecar running for a ring."""
 
     def __init__(self, start: Callable[[], Process], warnings: WarnOnce) -> None:
-        """Nothing is started before the first `keep_running`.
-
-        Args:
-            start: Starts a sidecar.
-            warnings: Prints what goes wrong.
-        """
+        """Nothing is started before the first `keep_running`."""
         self._start = start
         self._warnings = warnings
         self._process: Process | None = None

@@ -128,12 +128,7 @@ def unpacked(packet: torch.Tensor) -> dict[str, Any]:
 
 
 def parts_folder(folder: Path, samples: int) -> Path:
-    """The folder of a state that survivors of a loss write.
-
-    Args:
-        folder: Folder of the checkpoints.
-        samples: The job's sample counter.
-    """
+    """The folder of a state that survivors of a loss write."""
     return folder / f"samples-{samples:015d}.parts"
 
 
@@ -201,11 +196,7 @@ class PartsReader(StorageReader):  # type: ignore[misc]  # torch is not typed he
     """Reads a complete state for torch.distributed.checkpoint. Of each file, only what is needed is read."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is read yet.
-
-        Args:
-            folder: The folder of the state.
-        """
+        """Nothing is read yet."""
         self._folder = folder
         self._parts: list[Part] = []
         self._tensors: dict[MetadataIndex, torch.Tensor] = {}

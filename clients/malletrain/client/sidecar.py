@@ -96,9 +96,6 @@ class Sidecar:
         """Continue where an earlier sidecar of the same ring ended.
 
         Args:
-            ring: The trainer's ring.
-            identity: Job and reporter.
-            stub: Monitor.
             trainer_lives: Returns whether the trainer still runs.
             stopping: Called before the trainer gets STOP.
             read_token: Returns the job's token, which may have been renewed; empty: there is none.

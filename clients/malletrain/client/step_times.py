@@ -36,7 +36,6 @@ class StepTimesTeller:
         """Measure nothing yet.
 
         Args:
-            environ: Environment of the process.
             modules: Loaded modules; torch is never imported here.
             clock: Seconds of a monotonic clock.
         """
@@ -50,12 +49,7 @@ class StepTimesTeller:
         self._writing: threading.Thread | None = None
 
     def tell(self, rank: int, workers: int) -> None:
-        """Begin to measure, or write what there is to tell. Called about once a second; never waits.
-
-        Args:
-            rank: Rank of this worker.
-            workers: Number of workers of the job.
-        """
+        """Begin to measure, or write what there is to tell. Called about once a second; never waits."""
         if self._off or workers < 2 or rank >= MAX_WORKERS:
             return
         if self._place != (rank, workers):

@@ -22,7 +22,6 @@ class TrackerNote:
         """Look at nothing yet.
 
         Args:
-            environ: Environment of the process.
             modules: Loaded modules. MLflow is never imported here.
             warnings: Says once why a run can't be noted.
         """

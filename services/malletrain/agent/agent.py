@@ -83,11 +83,7 @@ class Agent:
     """The agent of one node."""
 
     def __init__(self, config: AgentConfig) -> None:
-        """Nothing happens before `run`, but an event loop must be running.
-
-        Args:
-            config: How to work.
-        """
+        """Nothing happens before `run`, but an event loop must be running."""
         self._config = config
         self._forwarder = ReportForwarder(config.certificate, self._log)
         self._server = SupervisorServer(self._open_session, self._log)
@@ -363,7 +359,6 @@ class Standbys:
         Args:
             memory_bytes: Largest share of memory of all together; 0: there are none.
             say: Called with a line of text about what happens.
-            groups: Their cgroups.
         """
         self._groups = groups
         self._standbys = StandbyProcesses(memory_bytes, say, group_of=groups.of_standbys)

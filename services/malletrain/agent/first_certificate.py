@@ -22,9 +22,6 @@ _MARK = CERTIFICATE_MARK.encode("ascii")
 def read_from_standard_input(timeout_seconds: float = _SECONDS) -> bytes:
     """What the first line of the standard input encodes in base64. Nothing can be read from it afterwards.
 
-    Args:
-        timeout_seconds: How long to wait for the line.
-
     Raises:
         CertificateFileError: no such line comes in time.
     """

@@ -25,9 +25,6 @@ class JobOwner:
 def owner_of(job: PeerJob | None) -> JobOwner | None:
     """Whose workers a supervisor may start.
 
-    Args:
-        job: What its certificate says.
-
     Returns:
         None if its certificate is that of all supervisors, which JobManager gives to none of a user.
 

@@ -65,12 +65,7 @@ class NodeCgroups:
         self._groups = groups
 
     def of(self, job_id: str, place: str) -> Cgroup | None:
-        """The cgroup of a job's workers in a place, which is made if there is none; None where it can't be.
-
-        Args:
-            job_id: The job.
-            place: The node, or a GPU of it.
-        """
+        """The cgroup of a job's workers in a place, which is made if there is none; None where it can't be."""
         return self._groups.make(_job_name(job_id, place))
 
     def end(self, job_id: str, places: Iterable[str]) -> None:

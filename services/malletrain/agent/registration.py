@@ -53,7 +53,6 @@ class Registration:
         """Connect to nothing yet.
 
         Args:
-            registry: Where agents report.
             count_workers: Returns how many workers there are on the node.
             on_leave: Called when the registry tells the agent to leave.
             log: Called with a line for each error.
@@ -105,11 +104,7 @@ class Registration:
         self._send(pb.RegisterRequest(leaving=pb.AgentLeaving()))
 
     async def report_gone(self, seconds: float) -> None:
-        """Report that nothing is left on the node, and wait until the registry has heard it, but no longer than this.
-
-        Args:
-            seconds: Time limit.
-        """
+        """Report that nothing is left on the node; wait until the registry has heard it, but no longer than this."""
         queue = self._queue
         if queue is None:
             return

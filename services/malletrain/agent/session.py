@@ -71,14 +71,10 @@ class SupervisorSession:
         """Begin without workers.
 
         Args:
-            node: Name of this node.
-            head: Address of the head node, as seen from here.
             send: Sends a message to the supervisor.
             monitor_at: Returns the address on this node that leads to Monitor, given Monitor's address for nodes, and
                 whether it is served with TLS.
-            standby: Has standby processes of the account as whom the workers run.
             owner: For which job the supervisor may speak, and as whom the workers run; None: for any, and as the agent.
-            address: Address of this node, as other nodes see it.
             sweeps: Does sweeps; None: each at once.
             groups: The cgroups of the workers; None: there are none.
             warn: Told what can't be done and changes nothing for the workers.
@@ -349,7 +345,6 @@ class SupervisorSession:
         Jobs of another installation may have the same identifiers, so the job's folder must be the same, too.
 
         Args:
-            job_id: The job.
             names: The node, or GPUs of it.
             done: Called when none is left.
         """

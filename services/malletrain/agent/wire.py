@@ -31,22 +31,14 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 @dataclass(frozen=True)
 class Malformed:
-    """Stands for a request that is no message of its type.
-
-    Attributes:
-        error: What is wrong with it.
-    """
+    """Stands for a request that is no message of its type."""
 
     error: str
 
 
 @dataclass(frozen=True)
 class Parser(Generic[MessageT]):
-    """Parses requests without raising: gRPC itself would end the call with a status that blames the server.
-
-    Attributes:
-        kind: Type of the message.
-    """
+    """Parses requests without raising: gRPC itself would end the call with a status that blames the server."""
 
     kind: type[MessageT]
 

@@ -34,16 +34,7 @@ class AccountError(OSError):
 
 @dataclass(frozen=True)
 class Account:
-    """An account that is not root's.
-
-    Attributes:
-        name: Name of the user.
-        user_id: Number of the user.
-        group_id: Number of its group.
-        groups: Numbers of all its groups.
-        home: Path of its home folder.
-        shell: Path of its shell.
-    """
+    """An account that is not root's."""
 
     name: str
     user_id: int
@@ -195,11 +186,6 @@ def may_gain_nothing() -> bool:
 
 
 def account_environment(own: Mapping[str, str], account: Account) -> dict[str, str]:
-    """What an account's processes inherit: of root's environment only what says where programs and devices are.
-
-    Args:
-        own: Environment of this process.
-        account: Whose processes they are.
-    """
+    """What an account's processes inherit: of root's environment only what says where programs and devices are."""
     kept = {name: value for name, value in own.items() if name in _KEPT or name.startswith(_KEPT_BEGINNING)}
     return {**kept, "HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}

@@ -159,7 +159,6 @@ class WaitLook:
         """Look at them.
 
         Args:
-            pids: The processes.
             before: The look before; None: there was none.
             elapsed: Time since then in seconds, above 0.
         """

@@ -50,10 +50,6 @@ def parse_membership(text: str) -> PurePosixPath | None:
 def find_folder(mountinfo: str, membership: str) -> Path | None:
     """Folder of a process's cgroup.
 
-    Args:
-        mountinfo: Text of its mountinfo.
-        membership: Text of its list of cgroups.
-
     Returns:
         None if it is not mounted.
     """
@@ -84,11 +80,7 @@ def group_name(*words: object) -> str:
 
 @dataclass(frozen=True)
 class Cgroup:
-    """One cgroup.
-
-    Attributes:
-        folder: Where it is.
-    """
+    """One cgroup."""
 
     folder: Path
 
@@ -153,9 +145,6 @@ class Cgroup:
 
 def join(processes_file: str) -> str:
     """Have the calling process join a cgroup.
-
-    Args:
-        processes_file: The cgroup's.
 
     Returns:
         Why it could not; empty if it has.

@@ -185,12 +185,7 @@ class RunningCommand:
 
 
 class _Output:
-    """One of the standard outputs of a command, which goes nowhere until it is opened.
-
-    Attributes:
-        stream: What is read of it.
-        writing: Descriptor for the command.
-    """
+    """One of the standard outputs of a command, which goes nowhere until it is opened."""
 
     def __init__(self, line_bytes: int) -> None:
         self.stream = asyncio.StreamReader(line_bytes)

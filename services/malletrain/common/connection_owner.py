@@ -47,13 +47,7 @@ def connection_owner(peer: Endpoint, local: Endpoint) -> int | None:
 
 
 def listed_owner(peer: Endpoint, local: Endpoint, tables: tuple[Path, ...] = _TABLES) -> int | None:
-    """The same from the kernel's lists of connections, which are slow to read where there are thousands.
-
-    Args:
-        peer: The peer's side.
-        local: Our side.
-        tables: The kernel's lists.
-    """
+    """The same from the kernel's lists of connections, which are slow to read where there are thousands."""
     for table in tables:
         wanted = [_hexadecimal(side, wide=table.name == "tcp6") for side in (peer, local)]
         for words in _rows(table):
@@ -63,12 +57,7 @@ def listed_owner(peer: Endpoint, local: Endpoint, tables: tuple[Path, ...] = _TA
 
 
 def owners_of_peers(local: Endpoint, tables: tuple[Path, ...] = _TABLES) -> frozenset[int]:
-    """The user ids of all who have opened connections to a port of this machine, from the same machine.
-
-    Args:
-        local: The side that is listened on.
-        tables: The kernel's lists of connections.
-    """
+    """The user ids of all who have opened connections to a port of this machine, from the same machine."""
     return frozenset(
         int(words[_UID_COLUMN])
         for table in tables

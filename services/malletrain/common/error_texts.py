@@ -71,11 +71,7 @@ def clean_line(text: str) -> str:
 
 
 def read_error(text: str) -> ErrorText:
-    """What the end of a worker's log says.
-
-    Args:
-        text: The last part of what the worker wrote.
-    """
+    """What the end of a worker's log says."""
     lines = [clean_line(line) for line in text.split("\n")]
     plain = [_RANK.sub("", line) for line in lines]
     while plain and not plain[-1]:

@@ -199,11 +199,7 @@ class LogTimesWriter:
                 self._ending.add(log)
 
     def close(self, seconds: float = 0.0) -> None:
-        """Look once more, and end.
-
-        Args:
-            seconds: How long to wait for that.
-        """
+        """Look once more, and end."""
         self._closing.set()
         if self._thread is not None and seconds > 0:
             self._thread.join(seconds)

@@ -23,11 +23,7 @@ def may_be_for_memory(code: int) -> bool:
 
 
 def oom_counters(root: Path = Path("/")) -> tuple[Path, ...]:
-    """Files with such counts: those of this process's memory cgroup (v2 and v1), and that of the whole machine.
-
-    Args:
-        root: Where the file systems are.
-    """
+    """Files with such counts: those of this process's memory cgroup (v2 and v1), and that of the whole machine."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -214,11 +214,7 @@ class OrderlyLeave:
 
 
 def read_members(root: int) -> list[Member]:
-    """The live processes of a command: those of its process group, and the descendants of its first process.
-
-    Args:
-        root: Process id of that process.
-    """
+    """The live processes of a command: those of its process group, and the descendants of its first process."""
     statuses = {pid: status for pid in process_ids() if (status := read_status(pid)) is not None and not status.ended}
     return [_read(pid, statuses[pid]) for pid in _pids_of(root, statuses)]
 

@@ -47,9 +47,6 @@ def is_interpreter(program: str) -> bool:
 def parse_python_command(command: Sequence[str]) -> PythonCommand | None:
     """Take a command apart.
 
-    Args:
-        command: Program and arguments.
-
     Returns:
         Its parts; None for other programs, and for interpreters that run neither a script nor a module: `-c`,
         standard input, `--version`, or options that the interpreter refuses.

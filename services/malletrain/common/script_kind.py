@@ -224,13 +224,7 @@ class Script:
 
 
 def recognise(command: Sequence[str], directory: Path, files: ProgramFiles) -> Script:
-    """Which kind of program a command is.
-
-    Args:
-        command: Program and arguments.
-        directory: Working directory.
-        files: What is seen of the file system.
-    """
+    """Which kind of program a command is."""
     words = [*command]
     if not words:
         return Script(ScriptKind.WRAPPER, "")
@@ -378,9 +372,7 @@ def _sources(
     """What a program's file says, then those that it imports; None of one that is unclear.
 
     Args:
-        path: The program's file.
         folders: Where the modules that it imports may be.
-        read: Reads a file.
         packages: Imports of other packages are not followed; None: all are.
     """
     seen: set[Path] = set()

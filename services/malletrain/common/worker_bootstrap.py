@@ -266,11 +266,7 @@ class CodeEnd:
     """
 
     def __init__(self, status: int) -> None:
-        """Limit the end of this process, but not that of processes which are forked from it.
-
-        Args:
-            status: Pipe to which the end is reported.
-        """
+        """Limit the end of this process, but not that of processes which are forked from it."""
         self._status = status
         self._pipe = os.fstat(status)
         self._pid = os.getpid()
@@ -339,11 +335,7 @@ class InitHold:
     """
 
     def __init__(self, start: StartSignal) -> None:
-        """Wait for nothing yet.
-
-        Args:
-            start: The start.
-        """
+        """Wait for nothing yet."""
         self._start = start
         self.armed = False
 
@@ -397,8 +389,6 @@ class MainProgram:
 
         Args:
             kind: script or module.
-            target: Path of the script or name of the module.
-            arguments: Its arguments.
         """
         self._is_module = kind == "module"
         self._target = target

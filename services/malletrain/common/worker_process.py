@@ -62,9 +62,6 @@ class WorkerProcess:
         """Start the process in a session of its own.
 
         Args:
-            command: The job's command.
-            folder: Working directory.
-            environment: The whole environment.
             log: File to which its output is appended.
             warm: Whether a Python worker imports the modules of its script before `go`.
             account: As whom it runs; None: as this process.

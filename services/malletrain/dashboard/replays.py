@@ -73,10 +73,7 @@ class Replays:
         """Replay nothing yet.
 
         Args:
-            command: Starts the process that replays.
-            token: What it shows to the services.
             config: File of settings; None: the usual one.
-            present: The settings in force.
             now: Seconds since the epoch.
             changed: Called after every change.
         """

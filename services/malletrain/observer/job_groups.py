@@ -22,14 +22,7 @@ def belongs(job: JobFact, group: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JobGroup:
-    """Several jobs of one owner that belong together.
-
-    Attributes:
-        called: The array, the fleet, or the name.
-        name: Name of its jobs or search.
-        owner: Whose they are.
-        count: How many.
-    """
+    """Several jobs of one owner that belong together."""
 
     called: str
     name: str
@@ -41,10 +34,6 @@ def groups_of(jobs: Iterable[JobFact], user: str) -> list[JobGroup]:
     """The groups of several jobs: those of a user first, of these and of the others those with the newest jobs.
 
     Jobs of different owners are never in one group: names are chosen freely.
-
-    Args:
-        jobs: All jobs.
-        user: Whose groups come first.
     """
     counted: Counter[tuple[str, str, str]] = Counter()
     newest: dict[tuple[str, str, str], str] = {}

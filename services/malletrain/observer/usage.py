@@ -18,12 +18,7 @@ _SUMS = ("node_seconds", "gpu_seconds", "lost_node_seconds", "samples", "preempt
 
 
 def billing_columns(rows: Iterable[job_manager_pb2.UsageRow], currency: str) -> dict[str, list[object]]:
-    """Columns of the CSV, always the same ones; what was not asked for is empty (docs/operators/usage.md).
-
-    Args:
-        rows: Rows of an answer.
-        currency: Currency of its charges.
-    """
+    """Columns of the CSV, always the same ones; what was not asked for is empty (docs/operators/usage.md)."""
     known = list(rows)
     return {
         "month": [row.month for row in known],

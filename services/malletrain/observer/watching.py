@@ -88,13 +88,7 @@ class Watcher:
     """Follows the services. All of it runs in one event loop."""
 
     def __init__(self, settings: Settings, credential: Credential, clock: Clock) -> None:
-        """Connect to nothing yet.
-
-        Args:
-            settings: Where the services are.
-            credential: What is shown to them.
-            clock: Clock.
-        """
+        """Connect to nothing yet."""
         self.watched = Watched()
         self._settings = settings
         self._credential = credential
@@ -406,11 +400,7 @@ class PastRecords:
     """Asks for it. Raises grpc.aio.AioRpcError where a service does not answer."""
 
     def __init__(self, channel: Callable[[str], grpc.aio.Channel]) -> None:
-        """Ask nothing yet.
-
-        Args:
-            channel: The channel to a service, which shows a viewer's token.
-        """
+        """Ask nothing yet."""
         self._channel = channel
 
     async def idle_changes(self, since: float) -> list[IdleFact]:

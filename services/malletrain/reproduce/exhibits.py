@@ -12,6 +12,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from malletrain.common.files import write_atomically
+from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.report.page import as_markup, render
 from malletrain.simulator.report.plots import Chart
@@ -97,8 +98,17 @@ def write_report(
         template: Template of the page.
 
     Raises:
-        OSError: a file can't be written.
+        InvalidInputError: a file can't be written; the option is `--out`.
     """
+    try:
+        return _write_report(exhibits, options, sources, folder, template)
+    except OSError as error:
+        raise InvalidInputError("--out", f"a folder that can be written ({error})", str(folder)) from error
+
+
+def _write_report(
+    exhibits: Sequence[Exhibit], options: ReplayOptions, sources: Sequence[str], folder: Path, template: str
+) -> list[Path]:
     written, shown = [folder / PAGE], []
     for exhibit in exhibits:
         table = folder / f"{exhibit.name}.csv"

@@ -76,12 +76,7 @@ class PeerLink:
         """Begin to connect. Nothing is waited for.
 
         Args:
-            identity: Who this feed is.
-            name: The other feed.
-            address: Where it listens.
-            position: Where the trainings of this group are.
             now: Monotonic time in seconds.
-            selector: Where its answers are waited for.
             take: Called with a sample, and its content; None: it has to be prepared here.
         """
         self.name, self.address, self._identity = name, address, identity

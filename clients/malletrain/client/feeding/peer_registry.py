@@ -86,7 +86,6 @@ class PeerRegistry:
         """Touch nothing yet.
 
         Args:
-            folder: Folder of the fleet's feeds.
             key: What they prepare; see `source.FeedSource`.
             name: Name of this feed, 16 hexadecimal digits.
         """

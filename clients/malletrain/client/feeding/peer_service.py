@@ -73,12 +73,7 @@ class PeerService:
         """Listen, and tell other feeds where.
 
         Args:
-            settings: How feeds find each other.
-            identity: Who this feed is.
-            source: What is prepared.
-            selector: Where connections are waited for.
             group_near: The group with trainings near a position. May raise FarAwayError.
-            next_number: A number for a new connection.
 
         Raises:
             OSError: it can't listen, or can't tell others.

@@ -20,13 +20,7 @@ WaitedFor = Callable[[Mapping[int, Task]], bool]
 
 @dataclass
 class KnownPeers:
-    """The feeds of other nodes, as one feed knows them.
-
-    Attributes:
-        identity: Who this feed is for them.
-        addresses: Where they listen, by name.
-        warnings: Says what goes wrong, each kind once.
-    """
+    """The feeds of other nodes, as one feed knows them."""
 
     identity: PeerIdentity
     addresses: Mapping[str, PeerAddress] = field(default_factory=dict)
@@ -46,7 +40,6 @@ class GroupPeers:
 
         Args:
             known: The feeds of other nodes; None: there are none.
-            selector: Where their answers are waited for.
             take: Called with a sample, and its content; None: it has to be prepared here.
         """
         self._known, self._selector, self._take = known, selector, take

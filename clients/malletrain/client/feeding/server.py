@@ -74,10 +74,6 @@ class FeedServer:
         """Start the processes.
 
         Args:
-            listening: Where trainings connect.
-            source: What is prepared.
-            preparation: How samples are prepared.
-            limits: Limits of the feed.
             workers: How many processes prepare samples for a group of trainings, at least 1.
             peers: How feeds of other nodes are found; None: this one shares with none.
 

@@ -81,10 +81,7 @@ class FeedSubscription:
         """Nothing is started before the first `poll`.
 
         Args:
-            connector: Finds or starts the feed.
-            source: What the feed prepares.
             patience_seconds: How long to wait while the feed sends nothing.
-            warnings: Prints what goes wrong.
             clock: Monotonic time in seconds.
         """
         self._connector, self._source, self._patience = connector, source, patience_seconds
@@ -113,11 +110,7 @@ class FeedSubscription:
                 self._wait(left)
 
     def poll(self, position: int) -> bool:
-        """Whether samples can be asked for now. Looks for a feed if there is none, and starts one. Does not wait.
-
-        Args:
-            position: Number of the next sample that the training needs.
-        """
+        """Whether samples can be asked for now. Looks for a feed if there is none, and starts one. Does not wait."""
         if self._over:
             return False
         try:

@@ -108,10 +108,7 @@ class JobRun:
 
         Args:
             job_id: Identifier that no other job on this machine has.
-            state_dir: Folder for the job's folder and sockets.
-            spec: What is run.
             starter: Starts supervisors.
-            recorder: Where the job reports.
         """
         self.id = job_id
         self.folder = JobFolder(state_dir / "jobs" / job_id)

@@ -135,12 +135,7 @@ def _checked_word(word: str) -> str:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """What a file says.
-
-    Attributes:
-        problem: The ensemble and its GPUs, checked.
-        planner: Who divides the GPUs.
-    """
+    """What a file says."""
 
     problem: FleetProblem
     planner: FleetPolicy

@@ -71,10 +71,6 @@ def read_environment_file(path: Path, shell: Mapping[str, str]) -> dict[str, str
 
     A value reaches to the end of its line, and may stand in quotes. Nothing in it is expanded. `export` may come first.
 
-    Args:
-        path: The file.
-        shell: The environment of this process.
-
     Raises:
         InvalidInputError: it can't be read, or has another line; the error names the line.
     """

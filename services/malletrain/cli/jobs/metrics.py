@@ -226,12 +226,7 @@ ASCII_LEVELS = "_.-=*#"
 
 
 def sparkline(values: Sequence[float], levels: str = BLOCKS) -> str:
-    """A character for each number: the lowest one for the least number, the highest one for the greatest.
-
-    Args:
-        values: Finite numbers.
-        levels: Characters, from the lowest to the highest.
-    """
+    """A character for each number: the lowest one for the least number, the highest one for the greatest."""
     if not values:
         return ""
     # Halved, since the distance of two finite numbers may be none.

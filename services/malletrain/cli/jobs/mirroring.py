@@ -94,7 +94,6 @@ class SlurmComment:
         """Write for a job of Slurm; nothing is written where `job_id` is empty.
 
         Args:
-            job_id: The job's identifier.
             run: Runs a command, and returns why that failed; empty: it has not.
         """
         self._job_id = job_id

@@ -36,10 +36,6 @@ def parse_nodes(text: str) -> tuple[str, ...]:
 def unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> list[str]:
     """A line for each job that too few of the nodes suit that the Scavenger knows, idle or not.
 
-    Args:
-        stubs: Asks the Scavenger.
-        jobs: Jobs of any kind.
-
     Raises:
         grpc.RpcError: the Scavenger does not answer, or is of an earlier version.
     """

@@ -80,12 +80,7 @@ def slow_nodes(entries: Iterable[scavenger_pb2.SlowNodeStatus]) -> list[str]:
 
 
 def too_large(jobs: Iterable[resources_pb2.Job], idle: int) -> list[str]:
-    """A line for each job that has not started and is larger than what is idle.
-
-    Args:
-        jobs: Jobs in any state.
-        idle: Number of nodes that are idle now.
-    """
+    """A line for each job that has not started and is larger than what is idle."""
     return [
         f"{job.id} needs {job.spec.min_nodes} nodes at least; idle now: {idle}"
         for job in jobs

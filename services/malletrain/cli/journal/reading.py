@@ -49,12 +49,7 @@ from malletrain.v1 import allocator_pb2, job_manager_pb2, monitor_pb2, resources
 
 @dataclass(frozen=True)
 class PlanBelief:
-    """What one plan, or some that follow each other, believed.
-
-    Attributes:
-        pools: Names of the pools.
-        jobs: Jobs with their curves and stalls.
-    """
+    """What one plan, or some that follow each other, believed."""
 
     pools: Sequence[str]
     jobs: Iterable[allocator_pb2.JobDemand | allocator_pb2.BelievedJob]
@@ -84,10 +79,6 @@ class RecordedPast(Protocol):
 
 def journal_of(past: RecordedPast, place: str) -> Journal:
     """The past of an installation.
-
-    Args:
-        past: Where it is recorded.
-        place: What to call that.
 
     Raises:
         InvalidInputError: the idle set was never recorded.
@@ -314,10 +305,6 @@ def read_journal(place: str, settings: Settings) -> Journal:
 
 def read_from_services(settings: Settings, credential: Credential) -> Journal:
     """The past of a running installation.
-
-    Args:
-        settings: Where its services are.
-        credential: What is shown to them.
 
     Raises:
         InvalidInputError: there is nothing in it that could be replayed.

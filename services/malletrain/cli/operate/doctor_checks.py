@@ -175,13 +175,7 @@ def judge_reach(scheduler: str, hold: HoldSettings, settings: AllSettings, other
 
 
 def judge_end(scheduler: str, hold: HoldSettings, settings: AllSettings) -> Finding:
-    """Whether jobs and nodes are treated alike when the services end in good order. Pure.
-
-    Args:
-        scheduler: "slurm" or "pbs".
-        hold: How nodes are held.
-        settings: All settings.
-    """
+    """Whether jobs and nodes are treated alike when the services end in good order. Pure."""
     stops, gives_back = settings.job_manager.stop_jobs_on_exit, hold.give_back_at_exit
     found = f"jobs {'are stopped' if stops else 'train on'}, nodes are {'given back' if gives_back else 'kept'}"
     remedy = (
@@ -194,9 +188,6 @@ def examine_own_nodes(section: ScavengerSettings) -> Iterator[Finding]:
     """The check that agents make of their nodes, for nodes that are this machine; nothing where there are none.
 
     All of them are one machine, so that what fails is not left out, as a node of a cluster is, but told.
-
-    Args:
-        section: Settings of the Scavenger.
     """
     check, name = section.node_check, "nodes of this machine"
     if section.source not in ("static", "trace") or not check.enabled:
@@ -222,11 +213,7 @@ def examine_own_nodes(section: ScavengerSettings) -> Iterator[Finding]:
 
 
 def examine_placeholders(settings: AllSettings) -> Iterator[Finding]:
-    """How the placeholders of a running Scavenger fare; nothing if none runs.
-
-    Args:
-        settings: All settings.
-    """
+    """How the placeholders of a running Scavenger fare; nothing if none runs."""
     try:
         channel = open_blocking_channel(settings.peer("scavenger"), caller_credential(settings))
     except InvalidInputError:

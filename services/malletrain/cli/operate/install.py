@@ -56,14 +56,7 @@ def systemd(
 
 @dataclass(frozen=True)
 class SystemdInstallation:
-    """What the units name.
-
-    Attributes:
-        prefix: Folder with bin/malletrain.
-        user: Account that runs the services.
-        config: TOML file of the services.
-        state: Their state folder.
-    """
+    """What the units name."""
 
     prefix: Path
     user: str

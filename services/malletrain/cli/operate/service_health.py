@@ -94,11 +94,7 @@ class HealthQuestions:
     """Asks one service whether it serves (grpc.health.v1), over TLS; never waits."""
 
     def __init__(self, peer: Peer) -> None:
-        """Ask nothing yet.
-
-        Args:
-            peer: The service.
-        """
+        """Ask nothing yet."""
         self._peer = peer
         self._channel: grpc.Channel | None = None
         self._call: Any = None

@@ -198,7 +198,6 @@ class ServiceRunner:
         """Start nothing yet.
 
         Args:
-            settings: Where the services are.
             config: File of settings that they get; None: the usual one.
             all_serve: Called when all services have served once.
             forks: Starts processes of services.

@@ -209,10 +209,7 @@ def _write(
     ]
     order = {"table-1": 0, "figure-1": 1, "figure-5": 2, "figure-6": 3}
     exhibits.sort(key=lambda exhibit: order.get(exhibit.name, 9))
-    try:
-        return write_report(exhibits, options, sources, out)
-    except OSError as error:
-        raise InvalidInputError("--out", f"a folder that can be written ({error})", str(out)) from error
+    return write_report(exhibits, options, sources, out)
 
 
 def reproduce_bbsched(
@@ -284,10 +281,7 @@ def reproduce_bbsched(
     sources = [f"{seeds} generated workloads of {jobs} jobs of each kind"]
     if log is not None:
         sources = [f"{log.path.name}: {seeds} parts of {jobs} jobs"]
-    try:
-        return write_report(exhibits, ReplayOptions(duration_s=1.0), sources, out, "bbsched.html")
-    except OSError as error:
-        raise InvalidInputError("--out", f"a folder that can be written ({error})", str(out)) from error
+    return write_report(exhibits, ReplayOptions(duration_s=1.0), sources, out, "bbsched.html")
 
 
 def reproduce_fleet(
@@ -341,10 +335,7 @@ def reproduce_fleet(
         print_line(f"idle nodes of {trace}")
         exhibits.append(trace_exhibit(scenario))
         sources.append(f"idle nodes of {trace}")
-    try:
-        return write_report(exhibits, ReplayOptions(duration_s=1.0), sources, out, "fleet.html")
-    except OSError as error:
-        raise InvalidInputError("--out", f"a folder that can be written ({error})", str(out)) from error
+    return write_report(exhibits, ReplayOptions(duration_s=1.0), sources, out, "fleet.html")
 
 
 def reproduce_malletrain(
@@ -417,10 +408,7 @@ def reproduce_malletrain(
         _truths(print_line),
         solver_exhibit(concurrent_times(SolverProcess, ALLOCATORS, 3, 0), len(os.sched_getaffinity(0))),
     ]
-    try:
-        return write_report(exhibits, options, [source], out, "malletrain.html")
-    except OSError as error:
-        raise InvalidInputError("--out", f"a folder that can be written ({error})", str(out)) from error
+    return write_report(exhibits, options, [source], out, "malletrain.html")
 
 
 def real_exhibits(path: Path | None) -> list[Exhibit]:

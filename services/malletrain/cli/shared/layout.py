@@ -53,12 +53,7 @@ class ListingCell:
 
 @dataclass(frozen=True)
 class Layout:
-    """A table as it fits.
-
-    Attributes:
-        shown: Indices of the columns that are shown.
-        widths: Their widths in terminal cells.
-    """
+    """A table as it fits."""
 
     shown: tuple[int, ...]
     widths: tuple[int, ...]
@@ -70,11 +65,6 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) ->
     Columns of the highest rank go until the others fit with their least widths: that of the first column is what its
     longest cell takes, so that what names a row is never broken; that of another its longest word, up to a limit.
     The room that is left goes to the columns that need it, least needy first.
-
-    Args:
-        columns: All columns.
-        rows: Cells, one for each column.
-        width: Width of the terminal in cells.
     """
     cells = [[column.name, *(row[index] for row in rows)] for index, column in enumerate(columns)]
     wanted = [max(_longest_line(cell) for cell in column) for column in cells]

@@ -102,12 +102,7 @@ def _owner_cells(entry: job_manager_pb2.OwnerShare, *, with_burst_buffer: bool) 
 
 
 def weight_in_words(job: resources_pb2.Job, owners: Sequence[job_manager_pb2.OwnerShare]) -> str:
-    """A job's weight, and where it comes from.
-
-    Args:
-        job: The job.
-        owners: The owners who have jobs or whose use still counts.
-    """
+    """A job's weight, and where it comes from."""
     share = job.share_weight or 1.0
     if share == 1.0:
         return f"{job.spec.weight:g}"

@@ -99,9 +99,6 @@ def past_of(place: str, since: str | None, options: ReplayOptions) -> ReplayInpu
 def terms_of_pool(name: str) -> PoolTerms:
     """What the settings say of a pool.
 
-    Args:
-        name: The pool, or a partition.
-
     Raises:
         InvalidInputError: they say nothing of it.
     """

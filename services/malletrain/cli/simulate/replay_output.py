@@ -26,9 +26,6 @@ SEED = 0
 def require_plots(option: str = "--out") -> None:
     """Before the work: is there what draws figures and writes tables?
 
-    Args:
-        option: The option that asks for them.
-
     Raises:
         InvalidInputError: the extra `sim` is not installed.
     """
@@ -82,8 +79,7 @@ def write_results(
     Raises:
         InvalidInputError: the folder can't be written.
     """
-    from malletrain.simulator.report.files import write_tables
-    from malletrain.simulator.report.replay_page import PageInput, Titles, write_page
+    from malletrain.simulator.report.replay_page import PageInput, Titles, write_page, write_tables
 
     page = PageInput(
         replayed,

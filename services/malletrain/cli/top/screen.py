@@ -108,12 +108,7 @@ class SortBy(Enum):
 
 @dataclass(frozen=True)
 class TopRow:
-    """A job.
-
-    Attributes:
-        fact: The job.
-        outlook: How far it is, how fast, and how much longer it takes.
-    """
+    """A job."""
 
     fact: JobFact
     outlook: Outlook

@@ -39,10 +39,6 @@ _DPI = 120
 def new_figure(columns: int, option: str) -> tuple[Any, Sequence[Any]]:
     """Create a figure with axes side by side.
 
-    Args:
-        columns: Number of axes.
-        option: The option that asks for the figure, for errors.
-
     Raises:
         InvalidInputError: Matplotlib is missing.
     """

@@ -54,7 +54,6 @@ class StandbyManager:
             config: How to start it; None: as the first worker shows.
             account: As whom it runs; None: as this process.
             clock: Monotonic time in seconds.
-            standby: One that there is already.
             spread: Called with what another standby process needs for a worker that this one can't fork, and with the
                 names of variables that differ; says whether somebody keeps that one. Otherwise it takes the place of
                 this one.
@@ -99,11 +98,6 @@ class StandbyManager:
 
         The first worker of all shows how a standby process is to be started, and the first one of each script what is
         to be imported; both is done then, once rather than in each worker.
-
-        Args:
-            command: The job's command.
-            folder: Working directory.
-            environment: The whole environment.
         """
         if not self._memory_bytes or (self._standby is None and self._clock() < self._not_before):
             return False

@@ -39,7 +39,6 @@ class RefusedError(Exception):
         """Refuse.
 
         Args:
-            reason: Why, for people.
             names: Variables that differ.
             final: Whether all workers are refused from here on.
         """

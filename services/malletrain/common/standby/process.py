@@ -88,8 +88,6 @@ class StandbyProcess:
         """Use one that has been started; see `start_standby`.
 
         Args:
-            connection: Connection to it.
-            pid: Its process id.
             process: The process, if this one has started it.
         """
         self.pid = pid
@@ -285,12 +283,7 @@ def start_standby(
 
 
 def adopt_standby(descriptor: int, pid: int) -> StandbyProcess:
-    """Use a standby process that this process has forked before its program began.
-
-    Args:
-        descriptor: Connection to it.
-        pid: Its process id.
-    """
+    """Use a standby process that this process has forked before its program began."""
     standby = StandbyProcess(socket.socket(fileno=descriptor), pid, None)
     standby.phase = Phase.READY  # it has been forked with all that it imports; requests wait until it reads them
     return standby

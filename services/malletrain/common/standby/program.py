@@ -49,8 +49,6 @@ class Standby:
         """Import nothing yet.
 
         Args:
-            parent: Process id of the parent.
-            connection: Connection to the parent.
             modules: Modules to import; those that it must not import begin with an exclamation mark.
             area: Where others read this process's environment.
         """

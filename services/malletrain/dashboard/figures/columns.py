@@ -309,7 +309,6 @@ class FragmentSeries(Series):
         """Nothing is known yet.
 
         Args:
-            colours: Theme.
             chosen: Job that stands out; empty: none.
         """
         super().__init__(lambda history: self._of(history, 0))

@@ -150,23 +150,17 @@ def time_range(since: float, until: float) -> Range1d:
     return Range1d(start=1000.0 * since, end=1000.0 * until, name="times")
 
 
-def empty(name: str, x_range: Any, height: int, y_label: str, **options: Any) -> Any:
-    """A figure over time."""
-    plot = figure(
-        name=name,
-        height=height,
-        x_range=x_range,
-        x_axis_type="datetime",
-        y_axis_label=y_label,
-        tools=_TOOLS,
-        active_drag="xpan",
-        sizing_mode="stretch_width",
-        toolbar_location="right",
-        output_backend="canvas",
-        **options,
-    )
+def _bare(name: str, height: int, tools: str, **options: Any) -> Any:
+    plot = figure(name=name, height=height, tools=tools, sizing_mode="stretch_width", **options)
     plot.toolbar.logo = None
     plot.toolbar.autohide = True
+    return plot
+
+
+def empty(name: str, x_range: Any, height: int, y_label: str, **options: Any) -> Any:
+    """A figure over time."""
+    time = {"x_range": x_range, "x_axis_type": "datetime", "active_drag": "xpan", "output_backend": "canvas"}
+    plot = _bare(name, height, _TOOLS, y_axis_label=y_label, toolbar_location="right", **time, **options)
     label_times(plot.xaxis)
     label_numbers(plot.yaxis)
     plot.ygrid.grid_line_alpha = 1.0
@@ -176,8 +170,8 @@ def empty(name: str, x_range: Any, height: int, y_label: str, **options: Any) ->
 
 def from_zero(plot: Any, *ranges: Any) -> None:
     """Let ranges begin at 0, and give them an end where there are no data: without one no axes are drawn."""
-    for found in ranges:
-        found.start = 0
+    for shown in ranges:
+        shown.start = 0
     # Not seen, but counted by ranges that follow their data.
     plot.scatter(x=[0], y=[0], visible=False)
 
@@ -321,13 +315,8 @@ def releases_figure(x_range: Any, source: ColumnDataSource, colours: Colours) ->
     plot = empty("releases", x_range, 220, "seconds until free")
     from_zero(plot, plot.y_range)
     dots = plot.scatter(source=source, x="time", y="seconds", color=colours.first, size=9, marker="diamond")
-    plot.add_tools(
-        HoverTool(
-            renderers=[dots],
-            tooltips=[("job", "@job"), ("at", "@time{custom}"), ("free after", "@seconds{0.00} s")],
-            formatters={"@time": hover_time()},
-        )
-    )
+    tooltips = [("job", "@job"), ("at", "@time{custom}"), ("free after", "@seconds{0.00} s")]
+    plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips, formatters={"@time": hover_time()}))
     return plot
 
 
@@ -337,23 +326,10 @@ def scale_figure(x_range: Any, source: ColumnDataSource, marks: ColumnDataSource
     from_zero(plot, plot.y_range)
     line = {"source": source, "x": "time", "y": "nodes", "color": colours.first, "line_width": 2.5}
     plot.step(mode="after", legend_label="commanded nodes", **line)
-    dots = plot.scatter(
-        source=marks,
-        x="time",
-        y="nodes",
-        size=12,
-        marker="marker",
-        color="colour",
-        legend_field="kind",
-        line_color=colours.text,
-    )
-    plot.add_tools(
-        HoverTool(
-            renderers=[dots],
-            tooltips=[("what", "@kind"), ("nodes", "@nodes"), ("at", "@time{custom}")],
-            formatters={"@time": hover_time()},
-        )
-    )
+    look = {"size": 12, "marker": "marker", "color": "colour", "line_color": colours.text}
+    dots = plot.scatter(source=marks, x="time", y="nodes", legend_field="kind", **look)
+    tooltips = [("what", "@kind"), ("nodes", "@nodes"), ("at", "@time{custom}")]
+    plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips, formatters={"@time": hover_time()}))
     legend_above(plot)
     return plot
 
@@ -363,13 +339,8 @@ def rate_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any
     plot = empty("rate", x_range, 220, "samples/s")
     from_zero(plot, plot.y_range)
     dots = _line(plot, source, "time", "rate", color=colours.first, size=5)
-    plot.add_tools(
-        HoverTool(
-            renderers=[dots],
-            tooltips=[("at", "@time{custom}"), ("rate", "@rate{0,0.0} samples/s"), ("nodes", "@nodes")],
-            formatters={"@time": hover_time()},
-        )
-    )
+    tooltips = [("at", "@time{custom}"), ("rate", "@rate{0,0.0} samples/s"), ("nodes", "@nodes")]
+    plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips, formatters={"@time": hover_time()}))
     return plot
 
 
@@ -381,29 +352,14 @@ def metric_figure(
     plot.vspan(x="time", source=marks, line_color="colour", line_dash="dashed", line_width=1.5)
     plot.varea(x="time", y1="least", y2="most", source=source, fill_color=colours.first, fill_alpha=0.2)
     dots = _line(plot, source, "time", "value", color=colours.first, size=4)
-    plot.add_tools(
-        HoverTool(
-            renderers=[dots],
-            tooltips=[("step", "@step{0,0}"), ("value", "@value"), ("at", "@time{custom}"), ("values", "@values")],
-            formatters={"@time": hover_time()},
-        )
-    )
+    tooltips = [("step", "@step{0,0}"), ("value", "@value"), ("at", "@time{custom}"), ("values", "@values")]
+    plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips, formatters={"@time": hover_time()}))
     return plot
 
 
 def plain(name: str, height: int, x_label: str, y_label: str, **options: Any) -> Any:
     """A figure that is not over time."""
-    plot = figure(
-        name=name,
-        height=height,
-        x_axis_label=x_label,
-        y_axis_label=y_label,
-        tools="pan,wheel_zoom,reset",
-        sizing_mode="stretch_width",
-        **options,
-    )
-    plot.toolbar.logo = None
-    plot.toolbar.autohide = True
+    plot = _bare(name, height, "pan,wheel_zoom,reset", x_axis_label=x_label, y_axis_label=y_label, **options)
     label_numbers(plot.xaxis, plot.yaxis)
     return plot
 
@@ -441,35 +397,16 @@ def stalls_figure(x_range: Any, source: ColumnDataSource) -> Any:
 
 def worth_figure(source: ColumnDataSource, jobs: Sequence[str], colours: Colours) -> Any:
     """What one node more and one fewer is worth to each job of a plan."""
-    plot = figure(
-        name="worth",
-        height=worth_height(len(jobs)),
-        y_range=FactorRange(*worth_rows(jobs)),
-        x_axis_label="objective per node",
-        tools="xpan,xwheel_zoom,reset",
-        sizing_mode="stretch_width",
-    )
-    plot.toolbar.logo = None
-    plot.toolbar.autohide = True
+    axes = {"y_range": FactorRange(*worth_rows(jobs)), "x_axis_label": "objective per node"}
+    plot = _bare("worth", worth_height(len(jobs)), "xpan,xwheel_zoom,reset", **axes)
     label_numbers(plot.xaxis)
     plot.scatter(x=[0], y=[""], visible=False)
     plot.ygrid.visible = False
-    plot.hbar(
-        source=source,
-        y="fewer_row",
-        right="one_fewer",
-        height=0.34,
-        color=colours.first,
-        legend_label="lost with one node fewer",
-    )
-    plot.hbar(
-        source=source,
-        y="more_row",
-        right="one_more",
-        height=0.34,
-        color=colours.second,
-        legend_label="gained with one node more",
-    )
+    for row, worth, colour, label in (
+        ("fewer_row", "one_fewer", colours.first, "lost with one node fewer"),
+        ("more_row", "one_more", colours.second, "gained with one node more"),
+    ):
+        plot.hbar(source=source, y=row, right=worth, height=0.34, color=colour, legend_label=label)
     legend_above(plot, narrow_columns=1)
     return plot
 

@@ -39,19 +39,13 @@ MOST = 12
 
 
 class MetricFigures:
-    """The figures of one page.
-
-    Attributes:
-        layout: What holds them, one above the other.
-    """
+    """The figures of one page."""
 
     def __init__(self, times: Any, marks: ColumnDataSource, colours: Colours, prepare: Callable[[Any], object]) -> None:
         """None yet.
 
         Args:
-            times: Range of the times that all figures of the page show.
             marks: Rescales and preemptions: `time` and `colour`.
-            colours: Colours of the theme.
             prepare: Called with each new figure.
         """
         self.layout = column(children=[], name="metrics", sizing_mode="stretch_width")

@@ -161,8 +161,6 @@ class Page(ABC):
 
         Args:
             shared: What all viewers share.
-            viewer: Who looks at it.
-            selection: What the viewer has chosen.
             theme: `light` or `dark`.
         """
         self.shared = shared

@@ -49,13 +49,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Form:
-    """The form.
-
-    Attributes:
-        fields: Its controls.
-        hidden: Names and values that are sent with them.
-        past: Until when the past is replayed, for people.
-    """
+    """The form."""
 
     fields: tuple[Field, ...]
     hidden: tuple[tuple[str, str], ...]

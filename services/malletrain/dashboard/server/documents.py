@@ -45,12 +45,7 @@ _Key = tuple[type[Page], Selection, str]
 
 @dataclass(frozen=True)
 class PreparedDocument:
-    """A document that nobody looks at yet.
-
-    Attributes:
-        page: Its page.
-        session: Its session of Bokeh.
-    """
+    """A document that nobody looks at yet."""
 
     page: Page
     session: Any

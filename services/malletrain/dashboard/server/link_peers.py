@@ -21,10 +21,6 @@ def owner_by_kernel(peer: Endpoint, local: Endpoint) -> int | None:
 
     The kernel is asked in both ways: where the first has no module for TCP, it says that there is no such connection.
 
-    Args:
-        peer: The other side.
-        local: Our side.
-
     Returns:
         None: the connection is not from this machine or has ended, or the kernel doesn't tell.
     """

@@ -34,12 +34,7 @@ class Sessions:
         self._users: dict[str, OrderedDict[str, None]] = {}
 
     def begin(self, token: str, user: str) -> str:
-        """A new cookie for a token.
-
-        Args:
-            token: The token, which was verified.
-            user: Whose it is.
-        """
+        """A new cookie for a token."""
         name = secrets.token_urlsafe(32)
         self._tokens[name] = token
         cookies = self._users.setdefault(user, OrderedDict())

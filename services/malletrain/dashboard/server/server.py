@@ -69,9 +69,6 @@ class Dashboard:
         """Listen, and serve nothing yet.
 
         Args:
-            watcher: Follows the services.
-            replays: Replays of the past.
-            host: Address of this machine.
             port: Port; 0: any.
             names: Names by which browsers reach it, besides those of loopback.
             tls: Certificate; None: plain HTTP.

@@ -54,11 +54,7 @@ def scripts_version() -> str:
 
 
 def address_of(name: str) -> str:
-    """Where browsers find a file in its present version.
-
-    Args:
-        name: Name of a file that there is.
-    """
+    """Where browsers find a file in its present version."""
     found = file_named(name)
     if found is None:
         raise KeyError(name)

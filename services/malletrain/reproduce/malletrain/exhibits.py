@@ -89,12 +89,7 @@ def cabinet_of(node: str) -> str | None:
 
 
 def scatter_of(idle: Sequence[str], sizes: Counter[str]) -> Scatter:
-    """Where nodes are.
-
-    Args:
-        idle: Their names, all of which say a cabinet.
-        sizes: How many nodes each cabinet of the machine has.
-    """
+    """Where nodes are."""
     counts = Counter(cabinet for node in idle if (cabinet := cabinet_of(node)) is not None)
     fewest, left = 0, len(idle)
     for size in sorted(sizes.values(), reverse=True):
@@ -164,12 +159,6 @@ def concurrent_times(
     make: Callable[[], Solver], allocators: Sequence[int], repeats: int, seed: int
 ) -> list[tuple[int, float]]:
     """Mean solve time by number of allocators that solve at once.
-
-    Args:
-        make: Makes a solver.
-        allocators: Numbers of allocators.
-        repeats: Solves of each allocator.
-        seed: Seed of the problems' present nodes.
 
     Returns:
         Pairs of a number of allocators and milliseconds.

@@ -24,10 +24,6 @@ _POLARIS_HOURS = 168.0
 def gaps_exhibit(trace: Trace, rng: random.Random) -> Exhibit | None:
     """Fig. 9: gaps between events of a trace, and of one that is generated with Polaris's traits.
 
-    Args:
-        trace: Idle nodes.
-        rng: For the generated trace.
-
     Returns:
         The exhibit; None where the trace has fewer than two events.
     """

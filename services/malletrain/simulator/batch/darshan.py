@@ -43,10 +43,6 @@ def parse_darshan(lines: Iterable[str], name: str) -> MovedData:
 
     Totals count where there are some; otherwise the records of all files, without those in memory.
 
-    Args:
-        lines: The output.
-        name: Of the file, for errors.
-
     Raises:
         InvalidInputError: it is something else, or a number is none; the error names the line.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -162,24 +163,6 @@ class HeldJobs:
         return free
 
 
-def add_submitted(waiting: WaitQueue, held: HeldJobs, jobs: Sequence[BatchJob], first: int, end: int) -> None:
-    """Put jobs that are submitted now into the queue, but for those that are held back.
-
-    Args:
-        waiting: The queue.
-        held: Who is held back.
-        jobs: All jobs.
-        first: Index of the first job that is submitted now.
-        end: Index after the last one.
-    """
-    if not held:
-        waiting.add(first, jobs[first:end])
-        return
-    for index in range(first, end):
-        if not held.holds(index):
-            waiting.insert(index, jobs[index])
-
-
 _PROGRESS_EVERY = 1000
 
 
@@ -212,17 +195,14 @@ def simulate(
     return _Simulation(workload, policy, overrun, progress).run()
 
 
-class _Simulation:
+class BatchSimulation(ABC):
+    """Ends and submissions, instant by instant; an engine says what the machine has and what is decided then."""
+
     def __init__(
         self, workload: BatchWorkload, policy: BatchPolicy, overrun: Overrun, progress: Callable[[int], None] | None
     ) -> None:
-        self._workload = workload
-        self._jobs = workload.jobs
-        self._policy = policy
-        self._overrun = overrun
-        self._progress = progress
-        self._free = FreeNodes(workload.nodes)
-        self._expected = ExpectedEnds(workload.nodes)
+        self._workload, self._jobs = workload, workload.jobs
+        self._policy, self._overrun, self._progress = policy, overrun, progress
         self._waiting = WaitQueue()
         self._submitted = 0
         self._runs: list[BatchRun] = []
@@ -234,14 +214,24 @@ class _Simulation:
         self._now_s = 0.0
 
     def run(self) -> Schedule:
+        """Run all jobs."""
         while self._ends or self._submitted < len(self._jobs):
             self._now_s = self._next_instant()
             self._end_runs()
             self._submit_jobs()
-            self._decide()
+            if len(self._waiting):
+                self._decide()
         if self._progress:
             self._progress(len(self._runs))
         return Schedule(self._policy.name, self._workload.nodes, tuple(self._runs), self._workload.unix_start_s)
+
+    @abstractmethod
+    def _decide(self) -> None:
+        """Start waiting jobs."""
+
+    @abstractmethod
+    def _give_back(self, number: int) -> None:
+        """Free what the run with this number has taken."""
 
     def _next_instant(self) -> float:
         times = [self._ends[0][0]] if self._ends else []
@@ -252,9 +242,7 @@ class _Simulation:
     def _end_runs(self) -> None:
         while self._ends and self._ends[0][0] <= self._now_s:
             number = heappop(self._ends)[1]
-            run = self._runs[number]
-            self._free.give_back(run.nodes)
-            self._expected.remove(run.start_s + run.job.estimate_s, run.job.nodes)
+            self._give_back(number)
             for index in self._held_back.end(self._run_of[number]):
                 self._waiting.insert(index, self._jobs[index])
 
@@ -262,9 +250,38 @@ class _Simulation:
         first = end = self._submitted
         while end < len(self._jobs) and self._jobs[end].submit_s <= self._now_s:
             end += 1
-        if end > first:
-            add_submitted(self._waiting, self._held_back, self._jobs, first, end)
-            self._submitted = end
+        self._submitted = end
+        if not self._held_back:
+            self._waiting.add(first, self._jobs[first:end])
+            return
+        for index in range(first, end):
+            if not self._held_back.holds(index):
+                self._waiting.insert(index, self._jobs[index])
+
+    def _begin(self, index: int, nodes: tuple[range, ...]) -> None:
+        """Note the start of a job on nodes that it has taken."""
+        job = self._jobs[index]
+        length_s = min(job.run_s, job.estimate_s) if self._overrun is Overrun.KILL else job.run_s
+        run = BatchRun(job, self._now_s, self._now_s + length_s, nodes, self._reserved.get(index))
+        heappush(self._ends, (run.end_s, len(self._runs)))
+        self._runs.append(run)
+        self._run_of.append(index)
+        if self._progress and len(self._runs) % _PROGRESS_EVERY == 0:
+            self._progress(len(self._runs))
+
+
+class _Simulation(BatchSimulation):
+    def __init__(
+        self, workload: BatchWorkload, policy: BatchPolicy, overrun: Overrun, progress: Callable[[int], None] | None
+    ) -> None:
+        super().__init__(workload, policy, overrun, progress)
+        self._free = FreeNodes(workload.nodes)
+        self._expected = ExpectedEnds(workload.nodes)
+
+    def _give_back(self, number: int) -> None:
+        run = self._runs[number]
+        self._free.give_back(run.nodes)
+        self._expected.remove(run.start_s + run.job.estimate_s, run.job.nodes)
 
     def _decide(self) -> None:
         waiting, free = self._waiting, self._free
@@ -306,12 +323,5 @@ class _Simulation:
         index = self._waiting.job_at(position)
         self._waiting.remove(position)
         job = self._jobs[index]
-        length_s = min(job.run_s, job.estimate_s) if self._overrun is Overrun.KILL else job.run_s
-        taken = self._free.take(job.nodes)
-        run = BatchRun(job, self._now_s, self._now_s + length_s, taken, self._reserved.get(index))
-        heappush(self._ends, (run.end_s, len(self._runs)))
+        self._begin(index, self._free.take(job.nodes))
         self._expected.add(self._now_s + job.estimate_s, job.nodes)
-        self._runs.append(run)
-        self._run_of.append(index)
-        if self._progress and len(self._runs) % _PROGRESS_EVERY == 0:
-            self._progress(len(self._runs))

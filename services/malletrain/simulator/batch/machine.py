@@ -20,14 +20,7 @@ SSD_CLASSES_GB = 128, 256
 
 @dataclass(frozen=True, slots=True)
 class SsdClasses:
-    """Two classes of nodes by local SSD.
-
-    Attributes:
-        small_gb: SSD of a node of the small class in GB.
-        small_nodes: Nodes of the small class.
-        large_gb: SSD of a node of the large class in GB.
-        large_nodes: Nodes of the large class.
-    """
+    """Two classes of nodes by local SSD."""
 
     small_gb: int
     small_nodes: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from malletrain.selection.problem import (
 )
 from malletrain.selection.rule import AdaptiveTradeOff
 from malletrain.selection.select import SelectionSettings, select
-from malletrain.simulator.batch.engine import FreeNodes, HeldJobs, Overrun, add_submitted
+from malletrain.simulator.batch.engine import BatchSimulation, FreeNodes, Overrun
 from malletrain.simulator.batch.policies import (
     BatchPolicy,
     Flags,
@@ -26,10 +25,9 @@ from malletrain.simulator.batch.policies import (
     ReservedKinds,
     SelectionCounts,
     Starved,
-    WaitQueue,
     WindowSettings,
 )
-from malletrain.simulator.batch.schedule import BatchRun, Schedule
+from malletrain.simulator.batch.schedule import Schedule
 from malletrain.simulator.batch.workload import BatchWorkload
 
 
@@ -159,9 +157,6 @@ def _end_at(ends: NDArray[np.float64], freed: NDArray[np.int64], amount: int) ->
     return float(ends[freed.searchsorted(amount)])
 
 
-_PROGRESS_EVERY = 1000
-
-
 def simulate_window(
     workload: BatchWorkload,
     policy: BatchPolicy,
@@ -188,7 +183,7 @@ def simulate_window(
     return simulation.run(), simulation.counts
 
 
-class _WindowSimulation:
+class _WindowSimulation(BatchSimulation):
     def __init__(
         self,
         workload: BatchWorkload,
@@ -198,9 +193,8 @@ class _WindowSimulation:
         progress: Callable[[int], None] | None,
         clock: Callable[[], float],
     ) -> None:
-        self._workload, self._jobs = workload, workload.jobs
-        self._policy, self._settings = policy, settings
-        self._overrun, self._progress, self._clock = overrun, progress, clock
+        super().__init__(workload, policy, overrun, progress)
+        self._settings, self._clock = settings, clock
         self._machine = workload.resources or MachineResources(workload.nodes)
         self._requests = [job.request for job in self._jobs]
         self._large = np.array([self._machine.wants_large(request) for request in self._requests])
@@ -209,50 +203,16 @@ class _WindowSimulation:
         self._estimates = np.array([job.estimate_s for job in self._jobs])
         self._free = FreeMachine(self._machine)
         self._expected = ExpectedReleases(workload.nodes)
-        self._waiting = WaitQueue()
-        self._submitted = 0
-        self._runs: list[BatchRun] = []
-        self._run_of: list[int] = []
-        self._held_back = HeldJobs(self._jobs)
         self._held: list[Amounts] = []
-        self._ends: list[tuple[float, int]] = []
-        self._reserved: dict[int, float] = {}
         self._promised: dict[int, float] = {}
         self._trade_off = AdaptiveTradeOff(self._machine) if settings.adaptive else None
         self._stays = [0] * len(self._jobs)
-        self._now_s = 0.0
         self.counts = SelectionCounts()
 
-    def run(self) -> Schedule:
-        while self._ends or self._submitted < len(self._jobs):
-            times = [self._ends[0][0]] if self._ends else []
-            if self._submitted < len(self._jobs):
-                times.append(self._jobs[self._submitted].submit_s)
-            self._now_s = min(times)
-            self._end_runs()
-            self._submit_jobs()
-            if len(self._waiting):
-                self._decide()
-        if self._progress:
-            self._progress(len(self._runs))
-        return Schedule(self._policy.name, self._workload.nodes, tuple(self._runs), self._workload.unix_start_s)
-
-    def _end_runs(self) -> None:
-        while self._ends and self._ends[0][0] <= self._now_s:
-            index = heappop(self._ends)[1]
-            run, held = self._runs[index], self._held[index]
-            self._free.give_back(run.nodes, held.burst_buffer_gb)
-            self._expected.remove(run.start_s + run.job.estimate_s, held)
-            for later in self._held_back.end(self._run_of[index]):
-                self._waiting.insert(later, self._jobs[later])
-
-    def _submit_jobs(self) -> None:
-        first = end = self._submitted
-        while end < len(self._jobs) and self._jobs[end].submit_s <= self._now_s:
-            end += 1
-        if end > first:
-            add_submitted(self._waiting, self._held_back, self._jobs, first, end)
-            self._submitted = end
+    def _give_back(self, number: int) -> None:
+        run, held = self._runs[number], self._held[number]
+        self._free.give_back(run.nodes, held.burst_buffer_gb)
+        self._expected.remove(run.start_s + run.job.estimate_s, held)
 
     def _decide(self) -> None:
         queue = self._queue()
@@ -382,7 +342,6 @@ class _WindowSimulation:
             position += found + 1
 
     def _start(self, index: int, reserved: ResourceReservation | None = None) -> None:
-        job = self._jobs[index]
         position = self._waiting.position_of(index)
         assert position is not None
         taken = self._free.split(self._requests[index])
@@ -390,13 +349,6 @@ class _WindowSimulation:
             reserved.free_then.take(taken)
         self._waiting.remove(position)
         self.counts.late_starts += self._now_s > self._promised.get(index, self._now_s)
-        length_s = min(job.run_s, job.estimate_s) if self._overrun is Overrun.KILL else job.run_s
-        nodes = self._free.take(taken)
-        run = BatchRun(job, self._now_s, self._now_s + length_s, nodes, self._reserved.get(index))
-        heappush(self._ends, (run.end_s, len(self._runs)))
-        self._expected.add(self._now_s + job.estimate_s, taken)
-        self._runs.append(run)
-        self._run_of.append(index)
+        self._begin(index, self._free.take(taken))
+        self._expected.add(self._now_s + self._jobs[index].estimate_s, taken)
         self._held.append(taken)
-        if self._progress and len(self._runs) % _PROGRESS_EVERY == 0:
-            self._progress(len(self._runs))

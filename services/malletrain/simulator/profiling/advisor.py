@@ -169,10 +169,7 @@ class ProfilingAdvisor:
         """Begin without any knowledge of the jobs.
 
         Args:
-            learning: How curves become known.
-            options: Options of the replay.
             pool: Number of nodes in the trace.
-            rng: Source of the noise of steps.
         """
         self._learning = learning
         self._options = options

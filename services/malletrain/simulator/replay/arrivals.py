@@ -35,7 +35,6 @@ class Arrivals:
 
         Args:
             jobs: In the order of submission, at least one if they are repeated.
-            options: Options of the replay.
         """
         self._jobs = jobs
         self._options = options

@@ -195,9 +195,6 @@ class ReplayOptions:
     def of_pool(self, terms: PoolTerms) -> ReplayOptions:
         """The options with what differs in a pool, as plans for it have it.
 
-        Args:
-            terms: Its terms.
-
         Raises:
             InvalidInputError: it has no place for a job, or what these options do not go with.
         """

@@ -263,13 +263,7 @@ class Replayed:
 
 
 def answers_of(replayed: Replayed, rates: HourlyRates, rng: np.random.Generator) -> Answers:
-    """The answers of a replay.
-
-    Args:
-        replayed: The replay.
-        rates: What node-hours are counted in.
-        rng: Draws weeks or days again for the intervals.
-    """
+    """The answers of a replay."""
     scenario = replayed.scenario
     blocks = blocks_of(scenario.duration_s)
     return Answers(

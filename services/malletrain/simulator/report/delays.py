@@ -42,9 +42,6 @@ class MeasuredDelay:
 def read_delay(path: Path) -> MeasuredDelay:
     """How much later main jobs start, from the file of `benchmarks/zero_impact.py`.
 
-    Args:
-        path: The file.
-
     Raises:
         InvalidInputError: it can't be read, or is not such a file; names the field.
     """

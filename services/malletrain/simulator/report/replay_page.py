@@ -1,13 +1,16 @@
-"""The HTML page of a replay: what it answers a manager, its charts, and all its figures, in a single file."""
+"""The HTML page of a replay, with all its figures in a single file, and its tables as Parquet and JSON."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 from markupsafe import Markup
+from pyarrow import parquet
 
 from malletrain.common.files import write_atomically
 from malletrain.simulator.replay.evaluation import Evaluation, Scenario
@@ -15,6 +18,8 @@ from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.records import (
     DAY_S,
     HOUR_S,
+    Columns,
+    JobRecord,
     Metrics,
     cumulative_samples,
     idle_node_hours,
@@ -147,13 +152,7 @@ _MOMENTS = 240
 
 @dataclass(frozen=True)
 class CaptionedChart:
-    """A chart with what it says.
-
-    Attributes:
-        name: Stem of its file.
-        caption: What it says, in sentences.
-        chart: The chart.
-    """
+    """A chart with what it says."""
 
     name: str
     caption: str
@@ -243,3 +242,32 @@ def _costs(x: TimeAxis, evaluation: Evaluation) -> CaptionedChart:
     }
     chart = time_bars(f"Samples lost, {slices.words}", x, Axis("samples", zero=True), slices.edges, series)
     return CaptionedChart("costs", "What decisions to rescale cost, and what nodes that leave take with them.", chart)
+
+
+EVENTS, JOBS, METRICS = "events.parquet", "jobs.parquet", "metrics.json"
+
+
+def write_tables(evaluation: Evaluation, folder: Path) -> list[Path]:
+    """Write the tables of a replay into an existing folder. The same replay gives the same bytes.
+
+    Raises:
+        OSError: a file can't be written.
+    """
+    result = evaluation.result
+    parquet.write_table(decision_table(result.decisions), folder / EVENTS)
+    parquet.write_table(job_table(result.jobs), folder / JOBS)
+    write_atomically(folder / METRICS, json.dumps(asdict(evaluation.metrics), indent=2) + "\n")
+    return [folder / EVENTS, folder / JOBS, folder / METRICS]
+
+
+def decision_table(columns: Columns) -> pyarrow.Table:
+    """One row per decision; columns as in `Decision`."""
+    return pyarrow.table(dict(columns))
+
+
+def job_table(jobs: tuple[JobRecord, ...]) -> pyarrow.Table:
+    """One row per job; columns as in `JobRecord`."""
+    rows: Mapping[str, list[object]] = {
+        field.name: [getattr(job, field.name) for job in jobs] for field in fields(JobRecord)
+    }
+    return pyarrow.table(rows)

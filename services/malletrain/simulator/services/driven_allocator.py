@@ -49,11 +49,7 @@ class DrivenAllocator:
         """Drive a machine.
 
         Args:
-            queue: The simulated clock.
-            machine: The machine.
             plan_seconds: Seconds from a plan's input to its arrival at JobManager.
-            nodes: Asks the Scavenger for the idle nodes with their present stays.
-            apply_plan: Sends a plan to JobManager.
             samples: Tells how many samples jobs with a deadline have trained on.
         """
         self._queue = queue

@@ -63,9 +63,6 @@ class ReplayTraining:
         """Begin without jobs.
 
         Args:
-            queue: The simulated clock.
-            options: Options of the replay.
-            nodes: Number of all nodes of the trace.
             finish: Called when a job has processed its samples.
         """
         self.running: dict[str, RunningJob] = {}

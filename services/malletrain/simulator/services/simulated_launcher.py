@@ -81,9 +81,6 @@ class SimulatedLauncher:
         """Begin without supervisors.
 
         Args:
-            queue: The simulated clock.
-            training: How trainings react.
-            job: Looks up what JobManager knows of a job.
             report: Tells JobManager what supervisors say.
         """
         self._queue = queue

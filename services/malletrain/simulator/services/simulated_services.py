@@ -97,12 +97,9 @@ class SimulatedServices:
         """Begin without idle nodes and jobs.
 
         Args:
-            queue: The simulated clock.
             training: How trainings react to their supervisors.
-            options: Settings.
             nodes: All nodes in the source's order.
             facts: What nodes are; nodes that are missing are in the pool "", and nothing is known of them.
-            record: Takes new rows of JobManager's journal.
             on_plan: Called with the time in seconds, each plan and its answer.
             samples: Tells how many samples jobs have trained on; only deadlines need it.
         """

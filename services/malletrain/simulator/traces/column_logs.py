@@ -178,10 +178,6 @@ def json_rows(values: Iterable[JsonValue], columns: ColumnNames) -> Iterator[tup
 
     A name is a path of keys, such as `attempts.start_time`. Where the path of the start leads through a list, each of
     its elements is a row. Other lists give a list of values.
-
-    Args:
-        values: Objects.
-        columns: Paths.
     """
     paths = {what: name.split(".") for what, name in columns.names.items()}
     for line, value in values:

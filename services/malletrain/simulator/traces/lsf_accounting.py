@@ -41,13 +41,7 @@ _YEARS_APART = 41
 
 
 class _Event(NamedTuple):
-    """An event of a job.
-
-    Attributes:
-        line: Where it begins.
-        stamp: Its time.
-        text: What has happened.
-    """
+    """An event of a job."""
 
     line: Line
     stamp: str

@@ -359,11 +359,7 @@ class _PbsReader:
 
 
 class _UnusableError(Exception):
-    """A record can't be used.
-
-    Attributes:
-        row: What is said about it.
-    """
+    """A record can't be used."""
 
     def __init__(self, reason: str, record: _Record, expected: str, got: object, node_s: float | None = None) -> None:
         super().__init__(reason)

@@ -237,9 +237,6 @@ class PollReader:
         columns) or `-h -N -o '%N %T'`. A poll with a time that can't be read is skipped with all its lines, and so is a
         line that is none of these.
 
-        Args:
-            lines: The log.
-
         Raises:
             InvalidInputError: it has no time before the first nodes, or no times at all.
         """

@@ -104,10 +104,6 @@ def match_names(named: Iterable[str], listed: Iterable[str]) -> dict[str, str]:
     A name that the list lacks means the node with the same first label, where there is one such node in the list and
     one such name in the log: logs and lists differ in whether they have domains.
 
-    Args:
-        named: Names of the log.
-        listed: Names of the list.
-
     Returns:
         Node of the list for each name that means one.
     """

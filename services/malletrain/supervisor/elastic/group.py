@@ -64,7 +64,6 @@ class ElasticGroup:
 
         Args:
             pool: Keeps the workers.
-            backend: They find each other by it.
             min_hosts: Fewest hosts that a first group is formed of.
             limits: How long what the job does may take.
             restarts_left: How often the job may still be restarted after failures of its own.
@@ -216,8 +215,6 @@ class ElasticGroup:
         """Where a member has ended, free the others from waiting for it.
 
         Args:
-            ended: The worker.
-            meaning: What its end means.
             others_end: Whether they are about to end, too, rather than to go on.
             now: Monotonic seconds.
         """

@@ -35,11 +35,7 @@ class RankAssignment(Generic[AssignmentT]):
     """Every worker that asks for its place gets an answer in the end. May be used from any thread."""
 
     def __init__(self, none: AssignmentT) -> None:
-        """Begin with no worker waiting.
-
-        Args:
-            none: The answer to workers that get no place.
-        """
+        """Begin with no worker waiting."""
         self._none = none
         self._lock = threading.Lock()
         self._waiting: dict[Slot, Future[AssignmentT]] = {}
@@ -119,7 +115,6 @@ class HorovodBackend:
         """Start the rendezvous server.
 
         Args:
-            rendezvous: Where it is served, and to whom.
             on_ready: Called when a worker waits for its rank.
             on_registered: Called when a worker takes part.
         """

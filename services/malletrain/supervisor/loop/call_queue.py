@@ -44,9 +44,5 @@ class CallQueue(Generic[AnswerT]):
             return
 
     def close(self, last: AnswerT) -> None:
-        """Handle nothing any more.
-
-        Args:
-            last: The answer to all questions that are still open.
-        """
+        """Handle nothing any more."""
         self._last.set_result(last)

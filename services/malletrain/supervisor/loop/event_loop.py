@@ -54,7 +54,6 @@ class EventLoop:
 
         Args:
             context: The job, and what its supervisor works with.
-            group: The job's workers.
             calls: What is to be done in the main thread; `run` closes it at the end.
             usable_hosts: Most hosts that the program can use; 0: not known.
         """
@@ -307,9 +306,6 @@ class EventLoop:
         """Until when the last reports may be delivered, in monotonic seconds: longer while Monitor can't be reached.
 
         What is not delivered then is in no later report.
-
-        Args:
-            since: When the training was over.
         """
         wanted = self._stopping or bool(self._releases.hosts)
         longer = not wanted and _has_entries(self._undelivered)

@@ -49,11 +49,7 @@ class Releases:
     """The releases that are under way."""
 
     def __init__(self, occupants: Occupants) -> None:
-        """Begin with none.
-
-        Args:
-            occupants: The job's processes.
-        """
+        """Begin with none."""
         self._occupants = occupants
         self._open: list[Release] = []
 

@@ -53,8 +53,6 @@ class SupervisorService(supervisor_pb2_grpc.SupervisorServiceServicer):
         """Serve.
 
         Args:
-            event_loop: Carries out the commands.
-            board: Has the newest state.
             slots_per_node: Worker processes on every host of the job.
         """
         self._slots = slots_per_node

@@ -115,12 +115,7 @@ class PeerFilter:
         self._user_id = os.geteuid() if user_id is None else user_id
 
     def admits(self, peer: Endpoint, local: Endpoint) -> bool:
-        """Whether a peer may connect.
-
-        Args:
-            peer: The peer's side of the connection.
-            local: Our side.
-        """
+        """Whether a peer may connect."""
         address = plain_address(peer[0])
         if is_loopback_address(address) or address == plain_address(local[0]):
             return self._owner_of(peer[:2], local[:2]) == self._user_id

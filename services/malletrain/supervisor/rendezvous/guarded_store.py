@@ -46,8 +46,6 @@ class GuardedStore:
         """Serve.
 
         Args:
-            open_store: torch.distributed.TCPStore.
-            address: Address of this machine as the workers see it.
             admits: Whether a peer may connect, given its side and ours.
             may_be_open: Whether the operator accepts a store that every account of this machine can reach, where the
                 kernel keeps nobody out.

@@ -81,7 +81,6 @@ class GuardedRendezvousServer(RendezvousHTTPServer):  # type: ignore[misc]  # Ho
         """Listen on any free port of an address. Horovod's own start() would listen on every interface.
 
         Args:
-            address: Address of this machine as the workers see it.
             rendezvous: What is asked and told.
             admits: Whether a peer may connect, given its side and ours.
         """

@@ -74,12 +74,7 @@ class CommandBackend:
     warm = False
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        """Keep the file in the job's folder.
-
-        Args:
-            folder: The job's folder.
-            environment: What the job sets.
-        """
+        """Keep the file in the job's folder."""
         self._file = folder / HOSTS_FILE
         self._sets_gpus = env.VISIBLE_GPUS in environment
 

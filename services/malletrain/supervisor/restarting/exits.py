@@ -39,13 +39,7 @@ def next_asked(ended: WorkerExit, facts: ExitFacts) -> bool:
 
 
 def next_failure(ended: WorkerExit, generation: GenerationState, count: int) -> Verdict:
-    """What the failure of a worker of the next generation means for the job.
-
-    Args:
-        ended: The worker.
-        generation: The present generation.
-        count: How often its slot has failed lately, this time included.
-    """
+    """What the failure of a worker of the next generation means for the job."""
     if generation.living:
         return Verdict(Consequence.NOTE, ended.how)
     if ended.code > 0 and not ended.lost:

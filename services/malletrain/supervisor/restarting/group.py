@@ -68,9 +68,6 @@ class RestartingGroup:
         """Begin without workers.
 
         Args:
-            trainers: Keeps the processes of the present generation.
-            following: Keeps those of the next one.
-            backend: Says which processes there are, and what they need to know.
             saving: Folder in which a member that is saving has a file, named by its process id.
             sharded: Folder in which a member with a part of the state that others do not have has such a file.
             min_hosts: Fewest hosts that a generation begins with.
@@ -219,8 +216,6 @@ class RestartingGroup:
         """Take in the end of a member. If it was not to end, or was rank 0 and should have saved, have a survivor save.
 
         Args:
-            ended: The member.
-            meaning: What its end means.
             now: Monotonic seconds.
             others_end: Whether the others are about to end, too, rather than to wait for it.
         """

@@ -30,11 +30,7 @@ class PlainHorovodBackend:
     warm = True
 
     def __init__(self, rendezvous: RendezvousConfig) -> None:
-        """Start nothing yet.
-
-        Args:
-            rendezvous: Where it is served, and to whom.
-        """
+        """Start nothing yet."""
         self._config = rendezvous
         self._present: _Served | None = None
         self._next: _Served | None = None

@@ -33,8 +33,6 @@ class TorchrunBackend:
         """Import torch in the background, which takes a second or two.
 
         Args:
-            job_id: The job.
-            rendezvous: Where the store is served, and to whom.
             limits: How long what the job does may take, and so how long its workers may wait for each other.
         """
         self._collective_seconds = math.ceil(limits.collective)

@@ -29,7 +29,6 @@ class FailureWatch:
         """Nothing has failed yet.
 
         Args:
-            tails: What workers have said at their end.
             restarts_left: How often the job may still be restarted after failures of its own.
         """
         self.newest: Failure | None = None

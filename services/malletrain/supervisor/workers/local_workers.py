@@ -59,7 +59,6 @@ class LocalWorkers:
         """Become the parent of what workers leave behind, and of workers that are forked.
 
         Args:
-            manager: Keeps the standby process.
             own_pids: Children of this process that are no workers.
             groups: The cgroups of the nodes that are this machine; None: there are none.
 

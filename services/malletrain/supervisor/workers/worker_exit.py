@@ -136,12 +136,7 @@ class Consequence(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the end of a worker means for its job.
-
-    Attributes:
-        consequence: What is done.
-        message: Why, for people.
-    """
+    """What the end of a worker means for its job."""
 
     consequence: Consequence
     message: str

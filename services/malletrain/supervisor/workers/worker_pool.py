@@ -112,12 +112,9 @@ class WorkerPool:
         """Begin without workers.
 
         Args:
-            launch: What to run.
-            logs: Folder for the workers' logs.
             defaults: Environment variables, for those that the job does not set.
             mark: Identifies this supervisor in the workers' environment; see `Reaper`.
             agents: Connections to the nodes that are not this machine.
-            local: Starts the workers on this machine.
             warm: Whether a Python worker imports the modules of its script before its start.
         """
         logs.mkdir(exist_ok=True)
