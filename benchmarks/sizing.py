@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.arguments import positive
 from benchmarks.footprint import STORING, database_bytes, log_bytes, pss_mib
+from malletrain.cli.operate.service_forks import TITLE as FORKS
 from malletrain.runtime.paging import all_pages
 from malletrain.scavenger.generate import generate
 from malletrain.scavenger.trace_files import write_trace
@@ -257,6 +258,8 @@ def _processes(system: Deployment) -> Iterator[tuple[str, psutil.Process]]:
                 yield name, process
             elif "-m" in words and (kind := _KINDS.get(words[words.index("-m") + 1])):
                 yield kind, process
+            elif words[:1] == [FORKS]:
+                yield "service forks", process
             elif any(word.endswith(_WAITING) for word in words):
                 yield "worker in reserve", process
 

@@ -9,14 +9,8 @@ from malletrain.allocator.fleets.members import FleetDecision, FleetMember
 from malletrain.allocator.fleets.planning import FleetPlanning, assignments, with_fleets
 from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import ForwardTime
-from malletrain.allocator.problem.planner import (
-    JobCurve,
-    PlanInput,
-    PlannableJob,
-    PlannableNode,
-    PlannerOptions,
-    plan_problem,
-)
+from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, plan_problem
+from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.problem.validation import validate
 from malletrain.allocator.solvers.solving import solve
 from malletrain.common.gpus import node_of

@@ -7,15 +7,8 @@ import pytest
 from malletrain.allocator.machine.change_gaps import ChangeGaps
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import ForwardPolicy, ForwardTime, ObservedChanges, start_seconds
-from malletrain.allocator.problem.planner import (
-    JobCurve,
-    PlanInput,
-    PlannableJob,
-    PlannableNode,
-    PlannerOptions,
-    plan_problem,
-)
-from malletrain.allocator.problem.pools import split
+from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, plan_problem
+from malletrain.allocator.problem.pools import PlannerOptions, split
 from malletrain.model.job_state import JobState
 from malletrain.model.scaling import ScalingPoint
 from tests.support.builders import cached_job

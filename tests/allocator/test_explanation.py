@@ -17,14 +17,8 @@ from malletrain.allocator.explanation.worth import PartExplainer, PlannedPart, R
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import ForwardTime
 from malletrain.allocator.problem.objective import permitted_sizes, rates, scale_values
-from malletrain.allocator.problem.planner import (
-    JobCurve,
-    PlanInput,
-    PlannableJob,
-    PlannableNode,
-    PlannerOptions,
-    plan_problem,
-)
+from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, plan_problem
+from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
 from malletrain.allocator.solvers.solving import solve
 from malletrain.allocator.wire.messages import allocation_to_proto, problem_to_proto

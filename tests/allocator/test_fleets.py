@@ -13,12 +13,8 @@ from malletrain.allocator.fleets.placement import place_members
 from malletrain.allocator.fleets.planning import assignments, with_fleets
 from malletrain.allocator.problem.allocation_problem import Allocation, Assignment, CostModel, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import ForwardPolicy, ForwardTime, ObservedChanges
-from malletrain.allocator.problem.planner import (
-    PlannableJob,
-    PlannableNode,
-    PlannerOptions,
-    plan_problem,
-)
+from malletrain.allocator.problem.planner import PlannableJob, PlannableNode, plan_problem
+from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.common.gpus import node_of
 from malletrain.fleet.problem import FleetPlanner

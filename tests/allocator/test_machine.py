@@ -36,7 +36,8 @@ from malletrain.allocator.machine.stimuli import (
 )
 from malletrain.allocator.problem.allocation_problem import Assignment, CostModel, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import ForwardTime
-from malletrain.allocator.problem.planner import JobCurve, PlannableNode, PlannerOptions
+from malletrain.allocator.problem.planner import JobCurve, PlannableNode
+from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.solvers.solving import solve
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvariantError

@@ -20,14 +20,8 @@ from malletrain.allocator.problem.allocation_problem import (
     ObjectiveMetric,
 )
 from malletrain.allocator.problem.forward_time import ForwardTime
-from malletrain.allocator.problem.planner import (
-    JobCurve,
-    PlanInput,
-    PlannableJob,
-    PlannableNode,
-    PlannerOptions,
-    plan_problem,
-)
+from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, plan_problem
+from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.problem.validation import validate
 from malletrain.allocator.solvers.kind_flow import can_be_placed
 from malletrain.allocator.solvers.near_nodes import Move, divide, fewest_groups

@@ -19,10 +19,10 @@ from malletrain.allocator.problem.planner import (
     PlanInput,
     PlannableJob,
     PlannableNode,
-    PlannerOptions,
     PlanProblem,
     plan_problem,
 )
+from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.allocator.solvers.solving import solve
 from malletrain.allocator.wire.messages import job_from_proto, node_from_proto

@@ -31,10 +31,10 @@ from malletrain.allocator.problem.planner import (
     PlanInput,
     PlannableJob,
     PlannableNode,
-    PlannerOptions,
     PlanProblem,
     plan_problem,
 )
+from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
 from malletrain.allocator.solvers.choice_table import groups_of
 from malletrain.allocator.solvers.kind_flow import can_be_placed

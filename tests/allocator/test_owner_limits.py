@@ -20,15 +20,8 @@ from malletrain.allocator.problem.allocation_problem import (
 )
 from malletrain.allocator.problem.forward_time import ForwardTime
 from malletrain.allocator.problem.objective import ScaleValues, scale_rates, scale_values
-from malletrain.allocator.problem.planner import (
-    JobCurve,
-    PlanInput,
-    PlannableJob,
-    PlannableNode,
-    PlannerOptions,
-    build_problem,
-)
-from malletrain.allocator.problem.pools import split
+from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, build_problem
+from malletrain.allocator.problem.pools import PlannerOptions, split
 from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
 from malletrain.allocator.problem.validation import validate
 from malletrain.allocator.solvers.choice_table import ChoiceTable, ObjectiveParameters, best_counts

@@ -12,14 +12,8 @@ from malletrain.allocator.fleets.members import LateRate
 from malletrain.allocator.machine.cluster_cache import CachedProfile, ClusterCache
 from malletrain.allocator.problem.allocation_problem import CostModel, JobDemand, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import ForwardTime
-from malletrain.allocator.problem.planner import (
-    JobCurve,
-    PlannableNode,
-    PlannedValue,
-    PlannerOptions,
-    build_problem,
-    plan_problem,
-)
+from malletrain.allocator.problem.planner import JobCurve, PlannableNode, PlannedValue, build_problem, plan_problem
+from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.allocator.problem.validation import validate
 from malletrain.allocator.solvers.solving import solve

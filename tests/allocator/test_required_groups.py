@@ -25,14 +25,8 @@ from malletrain.allocator.problem.allocation_problem import (
 from malletrain.allocator.problem.forward_time import ForwardTime
 from malletrain.allocator.problem.group_table import GroupTable
 from malletrain.allocator.problem.objective import scale_values
-from malletrain.allocator.problem.planner import (
-    JobCurve,
-    PlanInput,
-    PlannableJob,
-    PlannableNode,
-    PlannerOptions,
-    plan_problem,
-)
+from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, plan_problem
+from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
 from malletrain.allocator.solvers.group_choice import settled
 from malletrain.allocator.solvers.milp import MilpModel

@@ -7,14 +7,8 @@ import pytest
 from malletrain.allocator.machine.node_stays import NodeStays
 from malletrain.allocator.problem.allocation_problem import Allocation, CostModel, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import ForwardTime
-from malletrain.allocator.problem.planner import (
-    JobCurve,
-    PlanInput,
-    PlannableJob,
-    PlannableNode,
-    PlannerOptions,
-    plan_problem,
-)
+from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, plan_problem
+from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.solvers.solving import solve
 from malletrain.allocator.wire.messages import stays_from_proto
 from malletrain.model.node_needs import NodeNeeds

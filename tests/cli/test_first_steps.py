@@ -75,6 +75,13 @@ def test_no_verb_and_no_service_pays_for_what_few_of_them_use() -> None:
     assert done.stdout.split() == []
 
 
+def test_settings_are_read_without_what_makes_plans() -> None:
+    plans = {"numpy", "sqlalchemy", "malletrain.allocator.problem.planner", "malletrain.allocator.problem.objective"}
+    script = f"import sys; import malletrain.cli.shared.settings; print(*({plans} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == []
+
+
 def test_a_verb_alone_is_the_verb_among_all() -> None:
     every = {info.name for info in application().registered_commands}
     assert {"up", "submit", "resume", "demo"} <= every

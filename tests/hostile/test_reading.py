@@ -37,6 +37,7 @@ ALLOWED = {
     "services/malletrain/cli/journal/what_if.py": _FROM_PARENT + "; and " + _OWN_FILE,
     "services/malletrain/cli/shared/message_file.py": _OWN_COMMAND,
     "services/malletrain/common/drop_privileges.py": _FROM_PARENT,
+    "services/malletrain/cli/operate/service_forks.py": _FROM_PARENT,
     "services/malletrain/common/standby/child.py": _FROM_PARENT,
     "services/malletrain/common/standby/program.py": _FROM_PARENT,
     "services/malletrain/common/untrusted_json.py": "the bounded reader itself",

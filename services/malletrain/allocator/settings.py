@@ -11,8 +11,7 @@ from malletrain.allocator.auto_tuning.machine import FORWARD_S, AutoTune
 from malletrain.allocator.machine.options import MachineOptions
 from malletrain.allocator.problem.allocation_problem import CostModel, Formulation, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import FORWARD_SECONDS, SURVIVAL_SHARE, ForwardPolicy, ForwardTime
-from malletrain.allocator.problem.planner import PlannerOptions
-from malletrain.allocator.problem.pools import PoolTerms
+from malletrain.allocator.problem.pools import PlannerOptions, PoolTerms
 
 _MAX_POOLS = 64
 _MAX_POOL_NAME = 256

@@ -43,7 +43,8 @@ from malletrain.allocator.machine.stimuli import (
     StoreGrowths,
 )
 from malletrain.allocator.problem.allocation_problem import Allocation, Assignment
-from malletrain.allocator.problem.planner import PlanInput, PlannerOptions, PlanProblem, plan_problem
+from malletrain.allocator.problem.planner import PlanInput, PlanProblem, plan_problem
+from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.common.gpus import node_of
 from malletrain.runtime.kernel.recording import Moment
 

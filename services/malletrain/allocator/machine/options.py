@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from malletrain.allocator.problem.planner import PlannerOptions
+from malletrain.allocator.problem.pools import PlannerOptions
 
 
 @dataclass(frozen=True)

@@ -13,20 +13,17 @@ from malletrain.allocator.fleets.members import FleetMember, LateRate
 from malletrain.allocator.problem.allocation_problem import (
     Allocation,
     AllocationProblem,
-    CostModel,
     IdentifiedJob,
     JobDemand,
-    ObjectiveMetric,
 )
 from malletrain.allocator.problem.forward_time import (
     MAX_BOOT,
     NOTHING_OBSERVED,
-    ForwardTime,
     ObservedChanges,
     start_seconds,
 )
 from malletrain.allocator.problem.kinds import with_kinds
-from malletrain.allocator.problem.pools import PoolTerms, join, split, terms_of, within_places
+from malletrain.allocator.problem.pools import PlannerOptions, PoolTerms, join, split, terms_of, within_places
 from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
 from malletrain.allocator.problem.validation import fault_of
 from malletrain.common.memory_by_job import MemoryByJob
@@ -239,34 +236,6 @@ class PlanInput:
     def planned_jobs(self) -> tuple[PlannableJob, ...]:
         """Jobs whose curve is known; the others get no nodes."""
         return tuple(job for job in self.jobs if job.id in self.curves)
-
-
-@dataclass(frozen=True)
-class PlannerOptions:
-    """The operator's choices.
-
-    Attributes:
-        forward: Where T_fwd comes from.
-        cost_model: How rescales are charged.
-        objective_metric: How progress is measured.
-        span_pools: Whether a job may have nodes of several pools at once.
-        max_nodes_per_owner: Most nodes of all jobs of an owner together; 0: no limit.
-        avoid_slow_nodes: Whether jobs of more than one node are given no nodes that count as slow.
-        pools: What differs in single pools, by their names (`pools.terms_of`); nothing where jobs may span pools.
-    """
-
-    forward: ForwardTime
-    cost_model: CostModel
-    objective_metric: ObjectiveMetric
-    span_pools: bool = False
-    max_nodes_per_owner: int = 0
-    avoid_slow_nodes: bool = False
-    pools: Mapping[str, PoolTerms] = field(default_factory=dict)
-
-    @property
-    def pools_limit_owners(self) -> bool:
-        """Whether owners have a limit in some pool."""
-        return any(terms.max_nodes_per_owner is not None for terms in self.pools.values())
 
 
 @dataclass(frozen=True)

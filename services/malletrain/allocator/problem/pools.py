@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from malletrain.allocator.problem.allocation_problem import (
     Allocation,
     AllocationProblem,
     Assignment,
+    CostModel,
     JobDemand,
     ObjectiveMetric,
 )
@@ -50,6 +51,34 @@ class PoolTerms:
     def has_place(self, jobs: int) -> bool:
         """Whether one more job may take part beside so many."""
         return self.max_parallel is None or jobs < self.max_parallel
+
+
+@dataclass(frozen=True)
+class PlannerOptions:
+    """The operator's choices.
+
+    Attributes:
+        forward: Where T_fwd comes from.
+        cost_model: How rescales are charged.
+        objective_metric: How progress is measured.
+        span_pools: Whether a job may have nodes of several pools at once.
+        max_nodes_per_owner: Most nodes of all jobs of an owner together; 0: no limit.
+        avoid_slow_nodes: Whether jobs of more than one node are given no nodes that count as slow.
+        pools: What differs in single pools, by their names (`terms_of`); nothing where jobs may span pools.
+    """
+
+    forward: ForwardTime
+    cost_model: CostModel
+    objective_metric: ObjectiveMetric
+    span_pools: bool = False
+    max_nodes_per_owner: int = 0
+    avoid_slow_nodes: bool = False
+    pools: Mapping[str, PoolTerms] = field(default_factory=dict)
+
+    @property
+    def pools_limit_owners(self) -> bool:
+        """Whether owners have a limit in some pool."""
+        return any(terms.max_nodes_per_owner is not None for terms in self.pools.values())
 
 
 PoolRules = Mapping[str, PoolTerms]

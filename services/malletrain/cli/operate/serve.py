@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -115,6 +116,14 @@ async def _end_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         await asyncio.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def import_services() -> None:
+    """Import what the services need, the command with which they begin, and what makes the tables of a new one."""
+    for module in ("malletrain.cli.main", "alembic.command"):
+        import_module(module)
+    for name in ServiceName:
+        _factory(name, None)
 
 
 def _factory(name: ServiceName, config: Path | None) -> Callable[[AllSettings, Installation], Service]:

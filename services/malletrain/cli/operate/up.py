@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,12 +20,13 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.operate.service_forks import ServiceForks
 from malletrain.cli.operate.service_health import Activity, HealthAnswer, HealthQuestions, Silence, activity_of
 from malletrain.cli.shared.configured import warn_of_variables
 from malletrain.cli.shared.settings import AllSettings, check_named_files, check_state_folder, load
 from malletrain.cli.shared.terminal import has_terminal
 from malletrain.common.backoff import Backoff
-from malletrain.common.child_process import ChildProcess, spawn
+from malletrain.common.child_process import ChildProcess
 from malletrain.common.files import make_private_folder, make_state_folder
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.clock import SystemClock
@@ -57,6 +58,13 @@ def up(
 ) -> None:
     """Run the five services until Ctrl-C or SIGTERM, which stops the jobs at a checkpoint; a kill -9 does not."""
     warn_of_variables()
+    with closing(ServiceForks()) as forks:
+        with suppress(OSError):  # tried again when the services start
+            forks.prepare()
+        _run(config, parent, forks)
+
+
+def _run(config: Path | None, parent: int | None, forks: ServiceForks) -> None:
     settings = load(config)
     check_named_files(settings)
     prepare_state_folder(settings)
@@ -70,7 +78,7 @@ def up(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
     with lock_state_folder(settings.state_dir):
-        runner = ServiceRunner(settings, config, watchdog.serving)
+        runner = ServiceRunner(settings, config, watchdog.serving, forks)
         try:
             wait_for_free_addresses(settings)
             runner.start()
@@ -184,6 +192,7 @@ class ServiceRunner:
         settings: AllSettings,
         config: Path | None,
         all_serve: Callable[[], object],
+        forks: ServiceForks,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start nothing yet.
@@ -192,6 +201,7 @@ class ServiceRunner:
             settings: Where the services are.
             config: File of settings that they get; None: the usual one.
             all_serve: Called when all services have served once.
+            forks: Starts processes of services.
             monotonic: Monotonic clock in seconds.
         """
         self._settings = settings
@@ -203,6 +213,7 @@ class ServiceRunner:
         self._rotation = LogRotation(settings.log_mib * 2**20, settings.log_copies)
         self._unrotated: set[str] = set()
         self._announced = False
+        self._forks = forks
 
     def start(self) -> None:
         """Start every service."""
@@ -278,7 +289,7 @@ class ServiceRunner:
         make_private_folder(path.parent)
         try:
             with open(path, "ab", opener=_open_private) as log:
-                service.process = _spawn(command, log.fileno())
+                service.process = self._forks.start(command, log.fileno())
         except OSError as error:  # the machine may have no room for another task now
             service.start_in = service.backoff.fail()
             typer.echo(f"{service.name} can't be started ({error}); again in {service.start_in:g} s", err=True)
@@ -316,15 +327,6 @@ class ServiceRunner:
             _end([last])
         for service in self._services:
             service.questions.close()
-
-
-def _spawn(command: list[str], log: int) -> ChildProcess:
-    """Start a service. Nothing of this process runs in it: there are threads of gRPC, and locks that they have."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    try:
-        return spawn(command, os.environ, stdin=null, stdout=log, stderr=log)
-    finally:
-        os.close(null)
 
 
 def _end(processes: Collection[ChildProcess]) -> None:

@@ -1,0 +1,109 @@
+"""Services are forks of one process that has imported them: children of `up`, which nobody misses when it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from malletrain.cli.operate.service_forks import TITLE
+from malletrain.runtime.settings_file import SERVICES
+from tests.support.waiting import wait_until
+from tests.system.deployment import Deployment, deployed
+
+pytestmark = pytest.mark.system
+
+STATIC = '[scavenger]\nsource = "static"\nnodes = ["n1"]\n'
+WORDS = "-P -m malletrain.cli.main serve {} --parent {}"
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(tmp_path_factory.mktemp("up"), STATIC) as deployment:
+        yield deployment
+
+
+def forks(system: Deployment) -> list[psutil.Process]:
+    """The program that forks services, while it runs."""
+    children = psutil.Process(system.process.pid).children()
+    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and child.cmdline()[:1] == [TITLE]]
+
+
+def has_mapped(pid: int, name: str) -> bool:
+    return name in Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_services_are_children_of_up_with_their_own_command_lines_and_logs(system: Deployment) -> None:
+    (program,) = forks(system)
+    assert program.num_threads() == 1
+    for name, pid in system.pids().items():
+        service = psutil.Process(pid)
+        assert (service.ppid(), service.children()) == (system.process.pid, [])
+        words = " ".join(word for word in service.cmdline()[1:] if word)
+        assert words == WORDS.format(name, system.process.pid)
+        log = system.folder / "logs" / f"{name}.log"
+        for descriptor in (1, 2):
+            assert Path(os.readlink(f"/proc/{pid}/fd/{descriptor}")).samefile(log)  # noqa: PTH115
+        assert os.readlink(f"/proc/{pid}/fd/0") == os.devnull  # noqa: PTH115
+        assert signal.SIGINT not in ignored(pid), "Ctrl-C"
+
+
+def ignored(pid: int) -> set[int]:
+    """Signals that a process ignores."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = int(next(line for line in status.splitlines() if line.startswith("SigIgn")).split()[1], 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
+def test_what_one_service_needs_is_in_the_memory_of_all(system: Deployment) -> None:
+    """It is only imported once: the Scavenger has mapped the solver, which it would never import."""
+    assert all(has_mapped(pid, "highspy") for pid in system.pids().values())
+
+
+def test_services_go_on_without_the_program_and_the_next_start_has_a_new_one(system: Deployment) -> None:
+    (program,) = forks(system)
+    before = system.pids()
+    program.kill()
+    wait_until(lambda: not forks(system), 20, "its end")
+    assert system.pids() == before
+    os.kill(before["profiler"], signal.SIGKILL)
+    wait_until(lambda: system.pids().get("profiler", before["profiler"]) != before["profiler"], 60, "a new Profiler")
+    (second,) = forks(system)
+    assert second.pid != program.pid
+    wait_until(lambda: system.command("health").returncode == 0, 60, "all services to serve")
+    assert {name: pid for name, pid in system.pids().items() if name != "profiler"} == {
+        name: pid for name, pid in before.items() if name != "profiler"
+    }
+
+
+def test_program_and_services_end_with_an_up_that_was_killed(tmp_path: Path) -> None:
+    with deployed(tmp_path, STATIC) as system:
+        processes = [psutil.Process(pid) for pid in system.pids().values()] + forks(system)
+        assert len(processes) == len(SERVICES) + 1
+        system.process.kill()
+        wait_until(lambda: not any(map(runs, processes)), 60, "the end of all")
+
+
+def runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_where_a_library_has_begun_a_thread_services_are_processes_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "library").mkdir()
+    threads = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    (tmp_path / "library" / "sitecustomize.py").write_text(threads)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "library"))
+    (tmp_path / "up").mkdir()
+    with deployed(tmp_path / "up", STATIC) as system:
+        assert set(system.pids()) == set(SERVICES)
+        assert not has_mapped(system.pids()["scavenger"], "highspy")
+        assert "no shared memory for a service" in (system.folder / "up.log").read_text()
