@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from malletrain.job_manager.machine.effects import Effect
@@ -24,8 +24,15 @@ from malletrain.job_manager.machine.stimuli import (
 )
 from malletrain.job_manager.machine.usage import UsageAmounts, UsageRow, settled
 from malletrain.job_manager.machine.validation import check_result
-from malletrain.job_manager.telemetry.node_use import UseCounter, count_uses, moved_nodes
+from malletrain.job_manager.telemetry.node_use import NodeUse, UseCounter, moved_nodes
 from tests.support.builders import job_spec
+
+
+def count_uses(state: ManagerState) -> Mapping[NodeUse, int]:
+    """Number of idle nodes by their use, counted from a state alone."""
+    counter = UseCounter()
+    counter.change(state, (), None)
+    return counter.uses(state)
 
 
 @dataclass

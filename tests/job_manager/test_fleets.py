@@ -13,10 +13,10 @@ from malletrain.job_manager.machine.sharing import owner_shares
 from malletrain.job_manager.machine.state import ManagerPolicy
 from malletrain.job_manager.machine.stimuli import Cancelled, NodesChanged, Outcome, PlanReceived
 from malletrain.job_manager.machine.transitions import JobReason
-from malletrain.job_manager.telemetry.node_use import NodeUse, count_uses
+from malletrain.job_manager.telemetry.node_use import NodeUse
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import StalePlanError
-from tests.job_manager.harness import MachineHarness
+from tests.job_manager.harness import MachineHarness, count_uses
 from tests.support.builders import job_spec
 
 FLEET = FleetSpec("fleet", max_nodes=2, gpus_per_node=2, samples_per_epoch=10.0)

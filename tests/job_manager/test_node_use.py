@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from malletrain.job_manager.machine.state import ManagerState
-from malletrain.job_manager.telemetry.node_use import NodeTime, NodeUse, count_uses
-from tests.job_manager.harness import MachineHarness
+from malletrain.job_manager.telemetry.node_use import NodeTime, NodeUse
+from tests.job_manager.harness import MachineHarness, count_uses
 from tests.support.builders import job_spec
 
 

@@ -64,12 +64,6 @@ class ServiceStubs:
     """
 
     def __init__(self, settings: InstallationView, credential: Credential) -> None:
-        """Connect when first used.
-
-        Args:
-            settings: Where the services are, and how they are known.
-            credential: What is shown to them.
-        """
         self.credential = credential
         self._settings = settings
         self._channels: dict[str, grpc.Channel] = {}

@@ -105,10 +105,10 @@ def _cohorts(rates: Mapping[int, float], positions: Mapping[int, float]) -> list
 
 def _runs(values: Mapping[int, float], is_cut: Callable[[float, float], bool]) -> list[list[int]]:
     """Members by value, cut between two neighbours where that is asked for."""
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     for member in sorted(values, key=lambda name: values[name]):
-        if found and not is_cut(values[found[-1][-1]], values[member]):
-            found[-1].append(member)
+        if groups and not is_cut(values[groups[-1][-1]], values[member]):
+            groups[-1].append(member)
         else:
-            found.append([member])
-    return found
+            groups.append([member])
+    return groups

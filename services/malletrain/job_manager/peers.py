@@ -40,13 +40,6 @@ class ManagerPeers:
     """Calls to Scavenger and Monitor. A call that fails is logged; no job waits long for it."""
 
     def __init__(self, settings: Settings, clock: Clock, credential: ServiceCredential) -> None:
-        """Connect when first used.
-
-        Args:
-            settings: Where the services are.
-            clock: Wall clock.
-            credential: What is shown to them.
-        """
         self._peers = Peers(settings, credential)
         self._clock = clock
         self._evidence = NodeEvidence()

@@ -96,8 +96,8 @@ def projects_of(owner: str, rule: ProjectRule) -> OwnerProjects:
 
 
 def _group_names(account: pwd.struct_passwd) -> list[str]:
-    found = []
+    groups = []
     for number in os.getgrouplist(account.pw_name, account.pw_gid):
         with suppress(KeyError):  # a group without a name
-            found.append(grp.getgrgid(number).gr_name)
-    return found
+            groups.append(grp.getgrgid(number).gr_name)
+    return groups

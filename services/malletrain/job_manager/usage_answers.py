@@ -29,13 +29,6 @@ class UsageAnswers:
     """Reads usage and adds it up, both in a thread, one at a time for each user. Use from one event loop."""
 
     def __init__(self, store: UsageStore, rates: Sequence[ChargeRate], currency: str) -> None:
-        """Read nothing yet.
-
-        Args:
-            store: Where usage is stored.
-            rates: What is charged.
-            currency: In what that is counted.
-        """
         self._store, self._rates, self._currency = store, rates, currency
         self._threads = UserThreads(at_once=1, max_waiting=_MAX_WAITING)
         self._places = threading.Semaphore(_AT_ONCE)

@@ -10,7 +10,6 @@ from malletrain.job_manager.machine.burst_buffer import QuotaUse
 from malletrain.job_manager.machine.jobs import Job, JobSpec
 from malletrain.job_manager.machine.sharing import OwnerShare
 from malletrain.job_manager.machine.state import Omission
-from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.job_manager.redaction import redact_environment
 from malletrain.job_manager.storage.store import StoredEvent
 from malletrain.job_manager.storage.usage_query import UsageKey
@@ -26,11 +25,6 @@ from malletrain.v1 import job_manager_pb2, resources_pb2
 MAX_PAGE = 1000
 _SUBMITTED = resources_pb2.JOB_STATE_UNSPECIFIED
 _USAGE_KEYS = {job_manager_pb2.UsageKey.Value(f"USAGE_KEY_{key.name}"): key for key in UsageKey}
-
-
-def reason_value(code: JobReason) -> resources_pb2.JobReason.ValueType:
-    """The protobuf value of a reason."""
-    return resources_pb2.JobReason.Value(f"JOB_REASON_{code.value}")
 
 
 def spec_message(spec: JobSpec) -> resources_pb2.JobSpec:

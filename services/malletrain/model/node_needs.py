@@ -172,7 +172,6 @@ class TraitCensus:
     """What many nodes are, of which most are alike: for each need only different traits are looked at."""
 
     def __init__(self, nodes: Mapping[str, NodeTraits]) -> None:
-        """Count the nodes by their traits."""
         self._nodes = nodes
         self._counts = Counter(nodes.values())
 

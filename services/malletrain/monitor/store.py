@@ -59,16 +59,23 @@ _REPORTERS = Table(
     Column("first_unix_seconds", Float, nullable=False, server_default="0"),
 )
 
+
+def _rate_columns() -> list[Column[Any]]:
+    return [
+        Column("rate", Float, nullable=False),
+        Column("weight", Float, nullable=False),
+        Column("steps", BigInteger, nullable=False),
+        Column("unix_seconds", Float, nullable=False),
+        Column("relative_error", Float, nullable=False),
+    ]
+
+
 _POINTS = Table(
     "monitor_points",
     METADATA,
     Column("job_id", String, primary_key=True),
     Column("nodes", Integer, primary_key=True),
-    Column("rate", Float, nullable=False),
-    Column("weight", Float, nullable=False),
-    Column("steps", BigInteger, nullable=False),
-    Column("unix_seconds", Float, nullable=False),
-    Column("relative_error", Float, nullable=False),
+    *_rate_columns(),
 )
 
 _RESCALES = Table(
@@ -88,11 +95,7 @@ _SPANS = Table(
     Column("job_id", String, primary_key=True),
     Column("nodes", Integer, primary_key=True),
     Column("shared_levels", Integer, primary_key=True),
-    Column("rate", Float, nullable=False),
-    Column("weight", Float, nullable=False),
-    Column("steps", BigInteger, nullable=False),
-    Column("unix_seconds", Float, nullable=False),
-    Column("relative_error", Float, nullable=False),
+    *_rate_columns(),
 )
 
 _TABLES = (_JOBS, _REPORTERS, _POINTS, _RESCALES, _SPANS)
@@ -192,10 +195,10 @@ def _stored_jobs(connection: Connection) -> list[StoredJob]:
 
 
 def _by_job(connection: Connection, table: Table) -> dict[str, list[RowMapping]]:
-    found: dict[str, list[RowMapping]] = {}
+    rows_by_job: dict[str, list[RowMapping]] = {}
     for row in connection.execute(select(table)).mappings():
-        found.setdefault(row["job_id"], []).append(row)
-    return found
+        rows_by_job.setdefault(row["job_id"], []).append(row)
+    return rows_by_job
 
 
 def _rows_of(job: StoredJob) -> Rows:

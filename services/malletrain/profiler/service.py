@@ -81,15 +81,6 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         clock: Clock,
         credential: ServiceCredential,
     ) -> None:
-        """Continue with what is stored; `run` learns the rest from the peers.
-
-        Args:
-            settings: Where the peers are, and where a defect is recorded.
-            section: Settings of Profiler.
-            store: Its database.
-            clock: Source of time.
-            credential: What is shown to the peers.
-        """
         self._peers = Peers(settings, credential)
         self._store = store
         options = section.options()

@@ -103,12 +103,12 @@ class _Index:
         """Nodes that are idle at any time in a window, in the order of the trace."""
         end_s = start_s + self._duration
         inside = (self._until > start_s) & (self._from < end_s)
-        found: dict[int, list[tuple[float, float]]] = {}
+        spans_of: dict[int, list[tuple[float, float]]] = {}
         for node, begin, end in zip(
             _list(self._node[inside]), _list(self._from[inside]), _list(self._until[inside]), strict=True
         ):
-            found.setdefault(int(node), []).append((begin - start_s, end - start_s))
-        return [self._activity(self._names[node], spans) for node, spans in sorted(found.items())]
+            spans_of.setdefault(int(node), []).append((begin - start_s, end - start_s))
+        return [self._activity(self._names[node], spans) for node, spans in sorted(spans_of.items())]
 
     def _activity(self, name: str, spans: Iterable[tuple[float, float]]) -> _NodeActivity:
         changes: list[tuple[float, int]] = []

@@ -73,18 +73,6 @@ class IdleEvents:
         spans: EventSpans,
         note_quarantine: Callable[[NoteQuarantine], object] = lambda _: None,
     ) -> None:
-        """Take over the parts; `run` starts them.
-
-        Args:
-            source: Tells which nodes are idle, and is told which are out.
-            machine: Decides which of them count.
-            recorder: Records what the machine is told.
-            state_file: Keeps cooldowns and quarantines over a restart.
-            clock: Wall clock.
-            metrics: Metrics for Prometheus.
-            spans: Spans of events.
-            note_quarantine: Is told of each node that is left out because it is not well.
-        """
         self._note_quarantine = note_quarantine
         self.machine = machine
         self._source = source

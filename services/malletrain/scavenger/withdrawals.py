@@ -70,16 +70,6 @@ class Withdrawals:
         metrics: ScavengerMetrics,
         spans: EventSpans,
     ) -> None:
-        """Take over the parts.
-
-        Args:
-            events: Decides who leaves and comes back, and announces it.
-            releaser: Has JobManager free nodes.
-            state_file: Keeps drains over a restart.
-            clock: Wall clock.
-            metrics: Metrics for Prometheus.
-            spans: Spans of withdrawals.
-        """
         self._events = events
         self._releaser = releaser
         self._state_file = state_file

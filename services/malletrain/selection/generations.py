@@ -157,13 +157,13 @@ def evolve(
 
 def _born(window: _Window, words: Words, population: int, mutation: float, numbers: _Draws, draws: int) -> Words:
     """New children that fit, at most as many as the population."""
-    found = words[:0]
+    children = words[:0]
     for _ in range(draws):
-        if len(found) < population:
+        if len(children) < population:
             born = _distinct(window.children(words, population, mutation, numbers))
-            born = born[~np.isin(born, words) & ~np.isin(born, found)]
-            found = np.concatenate((found, born[window.points_of(born)[0]]))[:population]
-    return found
+            born = born[~np.isin(born, words) & ~np.isin(born, children)]
+            children = np.concatenate((children, born[window.points_of(born)[0]]))[:population]
+    return children
 
 
 def _not_dominated(window: _Window, words: Words) -> Words:

@@ -37,11 +37,6 @@ class FileCertificate:
     """What a file holds."""
 
     def __init__(self, path: Path) -> None:
-        """Read nothing yet.
-
-        Args:
-            path: Certificate file.
-        """
         self._path = path
 
     def stamp(self) -> object:

@@ -77,14 +77,14 @@ class IdleStore:
             max_characters: No more rows once they have so many characters as they are stored.
         """
         query = select(_ROWS).where(_ROWS.c.sequence > after).order_by(_ROWS.c.sequence).limit(most + 1)
-        found: list[tuple[int, IdleRow]] = []
+        rows: list[tuple[int, IdleRow]] = []
         with self._engine.connect() as connection:
             for row in connection.execute(query.execution_options(yield_per=_ROWS_READ)):
-                if len(found) >= most or max_characters <= 0:
-                    return found, True
+                if len(rows) >= most or max_characters <= 0:
+                    return rows, True
                 max_characters -= len(row.joined) + len(row.left_nodes)
-                found.append((row.sequence, _row(row)))
-        return found, False
+                rows.append((row.sequence, _row(row)))
+        return rows, False
 
 
 def _columns(row: IdleRow) -> dict[str, object]:

@@ -43,10 +43,6 @@ _ASKING = {
 def check_advance(machine: AllocatorMachine, effects: Effects) -> None:
     """Check a machine and what it has just wanted done.
 
-    Args:
-        machine: The machine.
-        effects: The effects.
-
     Raises:
         InvariantError: something contradicts itself; the message says what.
     """

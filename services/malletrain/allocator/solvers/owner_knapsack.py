@@ -45,11 +45,11 @@ def owner_groups(owners: Sequence[str], limits: Mapping[str, int]) -> tuple[Owne
     """
     if not limits:
         return ()
-    found: dict[str, list[int]] = {}
+    by_owner: dict[str, list[int]] = {}
     for job, owner in enumerate(owners):
         if owner in limits:
-            found.setdefault(owner, []).append(job)
-    return tuple(OwnerGroup(owner, tuple(jobs), limits[owner]) for owner, jobs in found.items())
+            by_owner.setdefault(owner, []).append(job)
+    return tuple(OwnerGroup(owner, tuple(jobs), limits[owner]) for owner, jobs in by_owner.items())
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ class BestRates:
     """
 
     def __init__(self) -> None:
-        """Begin without any."""
         self._known: OrderedDict[int, _Known] = OrderedDict()
         self._newest = _Known(())
 

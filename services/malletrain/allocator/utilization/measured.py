@@ -34,7 +34,6 @@ class MeasuredShares:
     """Compares what is counted of jobs with what their curves give, over the last minutes."""
 
     def __init__(self) -> None:
-        """Begin without jobs."""
         self._jobs: dict[str, _Counted] = {}
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._began = False

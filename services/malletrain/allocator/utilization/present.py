@@ -69,7 +69,6 @@ class PresentUses:
     """
 
     def __init__(self) -> None:
-        """Begin without any."""
         self._remembered: dict[str, _Remembered] = {}
         self._minute = 0.0
         self._jobs: tuple[JobDemand, ...] = ()

@@ -72,11 +72,6 @@ class SearchJobs:
     """Submits, looks at and cancels jobs. Each call may be repeated."""
 
     def __init__(self, calls: ServiceCalls) -> None:
-        """Call nothing yet.
-
-        Args:
-            calls: The services.
-        """
         self._calls = calls
 
     def submit(self, spec: resources_pb2.JobSpec, request_id: str) -> str:
@@ -244,15 +239,6 @@ class SearchDriver:
         listeners: SearchListeners,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            study: The study, with sampler and pruner.
-            setup: What is run.
-            jobs: The jobs.
-            listeners: Who is told what happens.
-            pause: Waits for so many seconds.
-        """
         self._study, self._setup, self._jobs, self._listeners, self._pause = study, setup, jobs, listeners, pause
         self._prunes = not never_prunes(study.pruner)
         self._running = 0

@@ -63,20 +63,20 @@ def distributions_of(space: Mapping[str, object]) -> dict[str, BaseDistribution]
         IntDistribution,
     )
 
-    found: dict[str, BaseDistribution] = {}
+    kinds: dict[str, BaseDistribution] = {}
     for name, entry in space.items():
         if isinstance(entry, SearchChoices):
-            found[name] = CategoricalDistribution(entry.values)
+            kinds[name] = CategoricalDistribution(entry.values)
         elif isinstance(entry, SearchRange) and entry.whole:
-            found[name] = IntDistribution(int(entry.low), int(entry.high), log=entry.log, step=int(entry.step or 1))
+            kinds[name] = IntDistribution(int(entry.low), int(entry.high), log=entry.log, step=int(entry.step or 1))
         elif isinstance(entry, SearchRange):
-            found[name] = FloatDistribution(entry.low, entry.high, log=entry.log, step=entry.step)
+            kinds[name] = FloatDistribution(entry.low, entry.high, log=entry.log, step=entry.step)
         elif isinstance(entry, BaseDistribution):
-            found[name] = entry
+            kinds[name] = entry
         else:
             expected = "(low, high), (low, high, 'log'), a list of choices, or a distribution of Optuna"
             raise InvalidInputError(f"space.{name}", expected, entry)
-    return found
+    return kinds
 
 
 def checked_direction(direction: object) -> str:
@@ -201,17 +201,17 @@ def suggest(trial: Trial, distributions: Mapping[str, BaseDistribution]) -> dict
     """A value of each parameter: those that the trial has, and others where it was interrupted before."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, kind in distributions.items():
         if isinstance(kind, IntDistribution):
-            found[name] = trial.suggest_int(name, kind.low, kind.high, step=kind.step, log=kind.log)
+            values[name] = trial.suggest_int(name, kind.low, kind.high, step=kind.step, log=kind.log)
         elif isinstance(kind, FloatDistribution):
-            found[name] = trial.suggest_float(name, kind.low, kind.high, step=kind.step, log=kind.log)
+            values[name] = trial.suggest_float(name, kind.low, kind.high, step=kind.step, log=kind.log)
         elif isinstance(kind, CategoricalDistribution):
-            found[name] = trial.suggest_categorical(name, kind.choices)
+            values[name] = trial.suggest_categorical(name, kind.choices)
         else:
             raise InvalidInputError(f"space.{name}", "a distribution of floats, whole numbers or choices", kind)
-    return found
+    return values
 
 
 @contextmanager

@@ -77,15 +77,6 @@ class SupervisorLauncher:
         accounts: JobAccounts,
         take_reports: TakeReports = ignore_reports,
     ) -> None:
-        """Touch nothing yet.
-
-        Args:
-            settings: What all supervisors are started with.
-            own_environment: JobManager's environment.
-            secrets: Writes what a job's processes prove with who they are.
-            accounts: As whom jobs run.
-            take_reports: Called with what supervisors report of commands.
-        """
         self._settings = settings
         self._accounts = accounts
         self._jobs = settings.jobs_dir.resolve()
@@ -313,14 +304,10 @@ class SupervisorLauncher:
         await self._sweep(job_id, is_meant)
 
     async def _confirms(self, job_id: str, nodes: tuple[str, ...] | None) -> bool:
-        """Whether nodes of this machine are free of a job, as its supervisor says; what is left there is ended.
+        """Whether nodes of this machine (None: all) are free of a job, as its supervisor says; what is left is ended.
 
         A supervisor that runs as the job's owner may be in its hands, and say what it likes. On a node with an agent,
         the agent leaves nothing of any job when the node is wanted back.
-
-        Args:
-            job_id: The job.
-            nodes: The nodes; None: all.
         """
         if self.folder(job_id).account is None:
             return True

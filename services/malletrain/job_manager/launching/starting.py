@@ -164,11 +164,11 @@ def _script_of(spec: JobSpec) -> Path | None:
 
 def _modified(scripts: Iterable[Path]) -> dict[Path, int]:
     """When scripts were modified, in nanoseconds since the epoch; without those that are not there."""
-    found = {}
+    changed_at = {}
     for script in scripts:
         with contextlib.suppress(OSError):
-            found[script] = script.stat().st_mtime_ns
-    return found
+            changed_at[script] = script.stat().st_mtime_ns
+    return changed_at
 
 
 StartedSupervisor: TypeAlias = "ChildProcess | ForkedSupervisor"

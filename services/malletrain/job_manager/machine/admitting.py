@@ -56,10 +56,10 @@ class QueueEntry:
 
 def queue_entries(jobs: Iterable[Job]) -> list[QueueEntry]:
     """The entries that jobs make, in the order of their first jobs."""
-    found: dict[str, list[Job]] = {}
+    by_unit: dict[str, list[Job]] = {}
     for job in jobs:
-        found.setdefault(job.fleet_id or job.id, []).append(job)
-    return [QueueEntry(tuple(members)) for members in found.values()]
+        by_unit.setdefault(job.fleet_id or job.id, []).append(job)
+    return [QueueEntry(tuple(members)) for members in by_unit.values()]
 
 
 def within_arrays(entries: Iterable[QueueEntry], admitted: Mapping[int, int]) -> list[QueueEntry]:

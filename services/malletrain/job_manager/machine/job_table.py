@@ -123,10 +123,10 @@ class JobTable(Mapping[str, Job]):
 
     def on_nodes(self, nodes: Iterable[str]) -> list[Job]:
         """Jobs that hold something of nodes, or for which it is wanted, in order of submission."""
-        found: set[str] = set()
+        identifiers: set[str] = set()
         for node in nodes:
-            found |= self._on_node.get(node) or frozenset()
-        return self._ordered(found)
+            identifiers |= self._on_node.get(node) or frozenset()
+        return self._ordered(identifiers)
 
     def put(self, job: Job) -> None:
         """Add a job, or put it in the place of the one that it was."""

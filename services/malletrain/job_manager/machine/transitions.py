@@ -8,11 +8,7 @@ from malletrain.model.job_state import JobState
 
 
 class IllegalTransitionError(RuntimeError):
-    """A transition that the table does not contain: always a defect of MalleTrain, never of its input.
-
-    Attributes:
-        job_id: The job.
-    """
+    """A transition that the table does not contain: always a defect of MalleTrain, never of its input."""
 
     def __init__(self, job_id: str, before: JobState, after: JobState, code: JobReason) -> None:
         super().__init__(f"job {job_id}: no transition from {before} to {after} ({code})")

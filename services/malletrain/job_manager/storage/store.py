@@ -469,12 +469,6 @@ class JobNumbers:
     """
 
     def __init__(self, state_dir: Path, jobs_dir: Path) -> None:
-        """Read nothing yet.
-
-        Args:
-            state_dir: State folder of the installation.
-            jobs_dir: Folder of the jobs' folders.
-        """
         self._file = state_dir / _FILE
         self._folders = (jobs_dir, state_dir / "launched")
 

@@ -85,7 +85,6 @@ class UsageStore:
     """Reads them."""
 
     def __init__(self, engine: Engine) -> None:
-        """`engine`: that of the jobs' database."""
         self._engine = engine
 
     def read(self, query: UsageQuery) -> StoredUsage:

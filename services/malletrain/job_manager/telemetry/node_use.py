@@ -24,23 +24,13 @@ class NodeUse(StrEnum):
     UNASSIGNED = "unassigned"
 
 
-def count_uses(state: ManagerState) -> Mapping[NodeUse, int]:
-    """Number of idle nodes by their use; nothing before the idle set is known.
+class UseCounter:
+    """Number of idle nodes by their use, kept up to date from change to change.
 
     A job trains on the nodes that its workers have confirmed, also while others join; what a rescale costs the former
     is for Monitor to measure. Nodes that have left are not offered any more and count nowhere, even if a job still
     holds them.
     """
-    idle = state.idle or frozenset()
-    uses: Counter[NodeUse] = Counter(dict.fromkeys(NodeUse, 0))
-    for jobs in _sharing(state.jobs.values()).values():
-        uses.update(_uses(jobs, idle))
-    uses[NodeUse.UNASSIGNED] = max(0, len(idle) - uses.total())
-    return uses
-
-
-class UseCounter:
-    """The same as `count_uses`, kept up to date from change to change."""
 
     def __init__(self) -> None:
         self._by_unit: dict[str, Counter[NodeUse]] = {}
@@ -73,8 +63,8 @@ class UseCounter:
 
     def uses(self, state: ManagerState) -> Mapping[NodeUse, int]:
         """Number of idle nodes by their use."""
-        found = {use: self._total[use] for use in NodeUse}
-        return found | {NodeUse.UNASSIGNED: max(0, len(state.idle or ()) - self._total.total())}
+        counts = {use: self._total[use] for use in NodeUse}
+        return counts | {NodeUse.UNASSIGNED: max(0, len(state.idle or ()) - self._total.total())}
 
 
 def moved_nodes(stimulus: Stimulus, before: ManagerState, after: ManagerState) -> frozenset[str] | None:
@@ -93,11 +83,11 @@ def _unit(job: Job) -> str:
 
 def _sharing(jobs: Iterable[Job]) -> dict[str, list[Job]]:
     """Jobs that hold something, by who has its nodes to itself."""
-    found: dict[str, list[Job]] = {}
+    by_unit: dict[str, list[Job]] = {}
     for job in jobs:
         if job.held:
-            found.setdefault(_unit(job), []).append(job)
-    return found
+            by_unit.setdefault(_unit(job), []).append(job)
+    return by_unit
 
 
 def _uses(jobs: list[Job], idle: Set[str]) -> list[NodeUse]:
@@ -105,13 +95,13 @@ def _uses(jobs: list[Job], idle: Set[str]) -> list[NodeUse]:
     if jobs[0].fleet_number is None:
         return [use for job in jobs for node, use in _uses_of(job) if node in idle]
     order = list(NodeUse)
-    found: dict[str, NodeUse] = {}
+    use_by_node: dict[str, NodeUse] = {}
     for job in jobs:
         for name, use in _uses_of(job):
             node = node_of(name)
             if node in idle:
-                found[node] = min(use, found.get(node, use), key=order.index)
-    return list(found.values())
+                use_by_node[node] = min(use, use_by_node.get(node, use), key=order.index)
+    return list(use_by_node.values())
 
 
 def _uses_of(job: Job) -> Iterator[tuple[str, NodeUse]]:

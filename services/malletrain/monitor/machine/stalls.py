@@ -176,13 +176,6 @@ class StallMeter:
         rescales: Iterable[MeasuredRescale] = (),
         commands: ScaleCommands | None = None,
     ) -> None:
-        """Continue from rescales that were measured before.
-
-        Args:
-            options: Limits.
-            rescales: What was measured before.
-            commands: The job's commands so far.
-        """
         self.options = options
         self._rescales = sorted(rescales, key=lambda rescale: rescale.number)[-RESCALES_KEPT:]
         self.commands = ScaleCommands() if commands is None else commands

@@ -76,12 +76,7 @@ def is_slower(time: WorkerTime, others_seconds: float, share: float) -> bool:
 
 @dataclass
 class JobWorkers:
-    """The workers of one job, on the nodes that it has. Not more than there are ranks in its messages.
-
-    Attributes:
-        owner: Whose job it is.
-        nodes: Its nodes.
-    """
+    """The workers of one job, on the nodes that it has. Not more than there are ranks in its messages."""
 
     owner: str
     nodes: frozenset[str]

@@ -158,7 +158,6 @@ class SamplesByTime:
     """
 
     def __init__(self) -> None:
-        """Nothing is known."""
         self._times: list[float] = []
         self._done = [0]
 

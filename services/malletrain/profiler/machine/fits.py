@@ -103,9 +103,6 @@ def all_fits(points: Sequence[CurvePoint]) -> tuple[Fit, ...]:
 def best_fit(points: Sequence[CurvePoint]) -> Fit | None:
     """The shape with the smallest error in leave-one-out cross-validation; the two ends are never left out.
 
-    Args:
-        points: As for `all_fits`.
-
     Returns:
         None with fewer than MIN_POINTS points.
     """

@@ -43,12 +43,6 @@ class SelfSignedToken:
     """Tokens that a service, or JobManager for a job, signs for itself; a new one once half of the lifespan is over."""
 
     def __init__(self, sign: Callable[[], tuple[str, Identity]], clock: Clock) -> None:
-        """Sign nothing yet.
-
-        Args:
-            sign: Makes a new token.
-            clock: Wall clock.
-        """
         self._sign = sign
         self._clock = clock
         self._token = ""
@@ -79,13 +73,6 @@ class ServiceCredential:
     """
 
     def __init__(self, tokens: TokenSigner, service: str, clock: Clock) -> None:
-        """Sign nothing yet.
-
-        Args:
-            tokens: Signs tokens.
-            service: The service that calls others.
-            clock: Wall clock.
-        """
         self._tokens = tokens
         self._service = service
         self._clock = clock

@@ -24,11 +24,6 @@ class PeerInterceptor(grpc.aio.ServerInterceptor):
     """
 
     def __init__(self, *, with_tls: bool) -> None:
-        """Check the calls of a server.
-
-        Args:
-            with_tls: Whether it has TLS.
-        """
         self._with_tls = with_tls
 
     async def intercept_service(

@@ -114,9 +114,6 @@ class FlightRecorder(Generic[StateT, StimulusT, ResultT]):
     """Runs a machine, checks its state if told to, and records what it was given.
 
     Stimuli are kept in segments, each with a copy of the state before it; the oldest segment goes as a whole.
-
-    Attributes:
-        machine: The machine.
     """
 
     def __init__(

@@ -16,12 +16,6 @@ class Peers:
     """Typed stubs, each on a channel that is opened at its first use. Use from one event loop."""
 
     def __init__(self, settings: Settings, credential: ServiceCredential) -> None:
-        """Connect to nothing yet.
-
-        Args:
-            settings: Where the services are.
-            credential: What is shown to them.
-        """
         self._settings = settings
         self._credential = credential
         self._channels: dict[str, grpc.aio.Channel] = {}

@@ -37,12 +37,6 @@ class JobManagerDemand:
     """
 
     def __init__(self, job_manager: Peer, credential: ServiceCredential | None) -> None:
-        """Begin without jobs.
-
-        Args:
-            job_manager: JobManager, or its address on loopback.
-            credential: What is shown to it.
-        """
         self._job_manager = job_manager
         self._credential = credential
         self._max_nodes: dict[str, int] = {}

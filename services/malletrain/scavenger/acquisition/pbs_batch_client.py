@@ -91,11 +91,11 @@ class PbsBatchClient:
 
     async def explain(self, identifiers: Sequence[str]) -> Mapping[str, EndedPlaceholder]:
         """See `BatchClient`. PBS remembers ended jobs where `job_history_enable` is set."""
-        found: dict[str, EndedPlaceholder] = {}
+        ends: dict[str, EndedPlaceholder] = {}
         for identifier in identifiers:
             if (end := await self._end_of(identifier)) is not None:
-                found[identifier] = end
-        return found
+                ends[identifier] = end
+        return ends
 
     def _wanted(self, node: str, facts: NodeFacts) -> tuple[str, str]:
         """What is held: a chunk of one host, and how it is placed."""

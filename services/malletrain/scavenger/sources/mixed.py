@@ -126,18 +126,18 @@ def merge(observations: Sequence[Observation], source_count: int) -> Observation
 
 
 def _earliest(times: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    earliest: dict[str, float] = {}
     for told in times:
         for name, at in told.items():
-            found[name] = min(found.get(name, at), at)
-    return found
+            earliest[name] = min(earliest.get(name, at), at)
+    return earliest
 
 
 def _watched(observations: Sequence[Observation]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    idle: dict[str, float] = {}
     for observation in observations:
-        found.update(observation.idle if observation.watched is None else observation.watched)
-    return found
+        idle.update(observation.idle if observation.watched is None else observation.watched)
+    return idle
 
 
 def _add(facts: dict[str, NodeFacts], more: Mapping[str, NodeFacts]) -> None:

@@ -14,12 +14,6 @@ class IdleAges:
     """When each node was first seen idle, and the lengths of the newest fragments that have ended."""
 
     def __init__(self, since: Mapping[str, float] | None = None, lengths: Iterable[float] = ()) -> None:
-        """Begin with what is known.
-
-        Args:
-            since: Idle nodes, and since when each is idle, in seconds since the epoch.
-            lengths: Lengths of fragments in seconds, oldest first.
-        """
         self._since = dict(since or {})
         self._lengths = deque(lengths, maxlen=KEPT_LENGTHS)
 

@@ -40,16 +40,16 @@ def read_jobs(text: str, attributes: Iterable[str]) -> dict[str, dict[str, Any]]
     wanted = "|".join(map(re.escape, attributes))
     # Only a line break ends a line: a user's value may contain what else Python takes for one.
     line = re.compile(rf"^(?:{_JOB}(\S+)|    ({wanted})(?:\.([^\s=]+))? = ([^\n]*))$", re.MULTILINE)
-    found: dict[str, dict[str, Any]] = {}
+    jobs: dict[str, dict[str, Any]] = {}
     job: dict[str, Any] = {}
     for identifier, name, resource, value in line.findall(text):
         if identifier:
-            job = found.setdefault(identifier, {})
+            job = jobs.setdefault(identifier, {})
         elif not resource:
             job.setdefault(name, value)
         elif isinstance(resources := job.setdefault(name, {}), dict):
             resources.setdefault(resource, value)
-    return found
+    return jobs
 
 
 def _from_json(text: str) -> dict[str, dict[str, Any]]:
