@@ -134,15 +134,15 @@ def test_wrong_jobs_are_refused_whole(system: Deployment) -> None:
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
-        (("--min", "-1", "--", "true"), "min_nodes"),
-        (("--min", "4", "--max", "2", "--", "true"), "min_nodes"),
+        (("--min", "-1", "--", "true"), "--min: "),
+        (("--min", "4", "--max", "2", "--", "true"), "--min: expected at most --max (2)"),
         (("--curve", "1:100,1:90", "--", "true"), "curve[1].nodes"),
         (("--curve", "2:100,1:90", "--", "true"), "curve[1].nodes"),
         (("--curve", "one:100", "--", "true"), "--curve"),
         (("--", "python", "not-there.py"), "command[1]"),
-        (("--workdir", "/not/there", "--", "true"), "working_directory"),
+        (("--workdir", "/not/there", "--", "true"), "--workdir: "),
         (("--env", "NOVALUE", "--", "true"), "--env"),
-        (("--permitted", "1,9", "--max", "4", "--", "true"), "permitted_nodes[1]"),
+        (("--permitted", "1,9", "--max", "4", "--", "true"), "--permitted[1]: "),
         ((), "command"),
     ],
 )

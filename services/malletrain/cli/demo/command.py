@@ -52,7 +52,7 @@ def demo(
 ) -> None:
     """Train on eight virtual nodes for two to four minutes; exit 1 if a job failed or a process was left on a node."""
     try:
-        from malletrain.cli.demo.display import draw_timeline
+        from malletrain.cli.demo.timeline import draw_timeline
     except ModuleNotFoundError as error:
         raise MalleTrainError(f"the demo needs {error.name}: pip install 'malletrain[head,sim]'") from None
     if trace is None and _SUMMIT.exists():

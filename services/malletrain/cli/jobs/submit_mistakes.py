@@ -21,6 +21,7 @@ _FIELDS = {
 }
 """Options by the fields of a specification, where users would not know these."""
 _FIELD = re.compile(r"specs\[\d+\]\.((?:dependencies\.)?[a-z_]+)")
+_NUMBERS_OF_NODES = re.compile(r"\b(min_nodes|max_nodes)\b")
 
 
 def refuse_other_files(command: Sequence[str]) -> None:
@@ -42,7 +43,9 @@ def in_options(message: str) -> str:
     found = _FIELD.match(message)
     if not found:
         return message
-    return _FIELDS.get(found[1], found[1]) + message[found.end() :]
+    rest, gets, value = message[found.end() :].rpartition(", got ")
+    expected = _NUMBERS_OF_NODES.sub(lambda name: _FIELDS[name[0]], rest)
+    return _FIELDS.get(found[1], found[1]) + expected + gets + value
 
 
 def script_of(command: Sequence[str], directory: Path) -> tuple[int, str]:

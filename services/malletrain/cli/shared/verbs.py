@@ -46,7 +46,8 @@ class VerbGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The verb that is called; of one that there is not, the error says which is probably meant."""
         word = args[0] if args else ""
-        if ctx.parent is None and word and not word.startswith("-") and self.get_command(ctx, word) is None:
+        asked = ctx.parent is None and not ctx.resilient_parsing  # else a shell completes what is not written yet
+        if asked and word and not word.startswith("-") and self.get_command(ctx, word) is None:
             from malletrain.cli.shared.wrong_words import of_verb
 
             ctx.fail(f"No such command {word!r}: {of_verb(word, self.list_commands(ctx))}")
