@@ -13,6 +13,7 @@ import pytest
 
 import malletrain
 from malletrain import LocalCluster
+from malletrain.cli.jobs.submit_mistakes import notes_on_script, script_of
 from malletrain.cli.shared.settings import load
 from tools.docs.mistakes import Mistake, page, read_mistakes
 
@@ -115,3 +116,13 @@ def test_there_are_forty_and_each_is_on_the_page_once() -> None:
     assert len({mistake.wrong for mistake in MISTAKES}) == len(MISTAKES)
     made = page()
     assert all(mistake.wrong in made and mistake.right in made for mistake in MISTAKES)
+
+
+def test_a_pipe_in_place_of_a_script_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.py")
+    assert script_of(["python", "train.py"], tmp_path) == (0, "")
+    (tmp_path / "run.py").write_text("print('--max')\n")
+    assert script_of(["python", "run.py", "--max", "4"], tmp_path) == (1, "print('--max')\n")
+    assert notes_on_script(["python", "run.py", "--max", "4"], (1, "print('--max')\n"), {"--max"}) == []
+    (note,) = notes_on_script(["python", "run.py", "--max=4"], (1, "print()\n"), {"--max"})
+    assert note == "--max is handed to run.py, which does not mention it: options of malletrain stand before `--`"

@@ -52,8 +52,11 @@ def script_of(command: Sequence[str], directory: Path) -> tuple[int, str]:
     """The place of the script in a command, and its text; (0, ""): there is none that can be read."""
     for place, word in enumerate(command):
         if word.endswith((".py", ".sh", ".sbatch", ".slurm", ".pbs")):
+            path = directory / word
             try:
-                with (directory / word).open("rb") as file:
+                if not path.is_file():  # a pipe would be waited for
+                    return 0, ""
+                with path.open("rb") as file:
                     return place, file.read(_MAX_SCRIPT_BYTES).decode("utf-8", "replace")
             except OSError:
                 return 0, ""  # JobManager says what is wrong with it
