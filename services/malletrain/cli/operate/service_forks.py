@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 
 from malletrain.common.child_process import ChildProcess, spawn
 from malletrain.common.orphans import adopt_orphans
-from malletrain.common.standby.preload import check_process
+from malletrain.common.standby.preload import RefusedError, check_process
 from malletrain.common.standby.process_area import ProcessArea, find_area
 
 _PROGRAM = "malletrain.cli.operate.service_forks"
@@ -38,6 +38,7 @@ _ADOPTION_SECONDS = 10.0
 _PAUSE_SECONDS = 0.001
 _MAX_PACKET_BYTES = 8 << 10
 _ROOM_BYTES = 8 << 10
+_NOT_SHARED = "no shared memory for a service"
 _THREADS = "OPENBLAS_NUM_THREADS"
 
 
@@ -47,6 +48,7 @@ class ServiceForks:
     def __init__(self) -> None:
         self._program: ChildProcess | None = None
         self._connection: socket.socket | None = None
+        self._has_forked = False
 
     def prepare(self) -> None:
         """Start the program if it does not run: it imports while `up` does something else.
@@ -54,7 +56,7 @@ class ServiceForks:
         Raises:
             OSError: it can't be started now.
         """
-        if self._connection is not None and self._program is not None and self._program.poll() is None:
+        if self._runs():
             return
         self.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -64,8 +66,14 @@ class ServiceForks:
             words = [sys.executable, "-P", "-m", _PROGRAM, str(os.getpid()), str(theirs.fileno()), "." * _ROOM_BYTES]
             self._program = spawn(words, os.environ, stdin=null, stdout=null, stderr=2, pass_fds=[theirs.fileno()])
 
+    def _runs(self) -> bool:
+        return self._program is not None and self._program.poll() is None
+
     def start(self, command: Sequence[str], log: int) -> ChildProcess:
-        """Start a service; as a process that shares nothing if the program can't, say as a library has begun a thread.
+        """Start a service; as a process that shares nothing where the program does not run, or can't fork.
+
+        A program that was killed is started again, but not waited for: others may have to be started, too. One that has
+        never forked a service can't, say as a library has begun a thread, and is not tried again.
 
         Args:
             command: The interpreter and its arguments, as a new process would have them. The last ones are `-m`, a
@@ -75,16 +83,23 @@ class ServiceForks:
         Raises:
             OSError: it can't be started now.
         """
-        try:
-            return self._fork(command, log)
-        except OSError as error:
-            self.close()
-            print(f"no shared memory for a service: {error or type(error).__name__}", file=sys.stderr)
-            with _opened(os.devnull, os.O_RDONLY) as null:
-                return spawn(command, os.environ, stdin=null, stdout=log, stderr=log)
+        if self._runs():
+            try:
+                process = self._fork(command, log)
+            except OSError as error:
+                self.close()
+                if not isinstance(error, ConnectionError):  # else it has ended, and has said why where it knows
+                    print(f"{_NOT_SHARED}: {error or type(error).__name__}", file=sys.stderr)
+            else:
+                self._has_forked = True
+                return process
+        elif self._has_forked:
+            with suppress(OSError):
+                self.prepare()
+        with _opened(os.devnull, os.O_RDONLY) as null:
+            return spawn(command, os.environ, stdin=null, stdout=log, stderr=log)
 
     def _fork(self, command: Sequence[str], log: int) -> ChildProcess:
-        self.prepare()
         assert self._connection is not None
         go_read, go_write = os.pipe()
         adopt_orphans()
@@ -128,7 +143,10 @@ def main() -> None:
     area = find_area()
     area.show_arguments([TITLE])
     _import_services()
-    check_process()
+    try:
+        check_process()
+    except RefusedError as error:
+        sys.exit(f"{_NOT_SHARED}: {error}")
     gc.collect()
     gc.freeze()  # else a collection writes to all objects, and so to a page's every copy
     while True:
