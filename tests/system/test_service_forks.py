@@ -99,12 +99,26 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
-def test_where_a_library_has_begun_a_thread_services_are_processes_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+A_THREAD = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+NO_ROOM = """
+import os
+first, fork = os.getpid(), os.fork
+
+def fails_in_children() -> int:
+    if os.getpid() != first:
+        raise BlockingIOError(11, "no room")
+    return fork()
+
+os.fork = fails_in_children
+"""
+
+
+@pytest.mark.parametrize("library", [A_THREAD, NO_ROOM], ids=["a library has begun a thread", "no room for a task"])
+def test_where_the_program_can_not_fork_services_are_processes_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
     (tmp_path / "library").mkdir()
-    threads = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-    (tmp_path / "library" / "sitecustomize.py").write_text(threads)
+    (tmp_path / "library" / "sitecustomize.py").write_text(library)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "library"))
     (tmp_path / "up").mkdir()
     with deployed(tmp_path / "up", STATIC) as system:

@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 
 from malletrain.common.child_process import ChildProcess, spawn
 from malletrain.common.orphans import adopt_orphans
+from malletrain.common.standby.child import renew_randomness
 from malletrain.common.standby.preload import RefusedError, check_process
 from malletrain.common.standby.process_area import ProcessArea, find_area
 
@@ -153,8 +154,11 @@ def main() -> None:
         with suppress(ConnectionResetError):
             packet, descriptors, _, _ = socket.recv_fds(connection, _MAX_PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
             if len(descriptors) == 2:
-                if _fork():
-                    break
+                try:
+                    if _fork():
+                        break
+                except OSError as error:
+                    sys.exit(f"{_NOT_SHARED}: {error}")
                 for descriptor in descriptors:
                     os.close(descriptor)
                 continue
@@ -178,12 +182,21 @@ def _import_services() -> None:
 
 
 def _fork() -> bool:
-    """Fork a process that is no child of this one; whether this is that process."""
+    """Fork a process that is no child of this one; whether this is that process.
+
+    Raises:
+        OSError: the machine has no room for it. The program then ends, which `up` sees at once.
+    """
     child = os.fork()
     if child:
-        os.waitpid(child, 0)
+        if os.waitpid(child, 0)[1]:
+            raise BlockingIOError("no room for the process of a service")
         return False
-    if os.fork():
+    try:
+        pid = os.fork()
+    except OSError:
+        os._exit(1)
+    if pid:
         os._exit(0)
     return True
 
@@ -209,15 +222,7 @@ def _take_on(words: list[str], log: int, go: int, parent: int, connection: socke
     area.show_arguments(words)
     sys.orig_argv = words
     sys.argv = ["malletrain", *words[words.index("-m") + 2 :]]
-    _renew_randomness()
-
-
-def _renew_randomness() -> None:
-    """Have no two services share random numbers. Python's own generator renews itself after a fork."""
-    if (numbers := sys.modules.get("numpy.random")) is not None:
-        numbers.seed()
-    if (processes := sys.modules.get("multiprocessing.process")) is not None:
-        processes.current_process().authkey = os.urandom(32)
+    renew_randomness()
 
 
 if __name__ == "__main__":

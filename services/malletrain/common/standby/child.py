@@ -83,15 +83,15 @@ def take_on(order: Order, area: ProcessArea, log: int) -> None:
     area.show_arguments(order.words)
     time.tzset()
     sys.orig_argv = list(order.words)
-    _renew_randomness()
+    renew_randomness()
     _set_blas_threads()
     for name in [name for name in sys.modules if name.partition(".")[0] == OWN_PACKAGE]:
         del sys.modules[name]  # a worker imports those of its own environment
     gc.enable()
 
 
-def _renew_randomness() -> None:
-    """Have no two workers share random numbers. Python's own generator renews itself after a fork."""
+def renew_randomness() -> None:
+    """Have no two forked processes share random numbers. Python's own generator renews itself after a fork."""
     if (numpy := sys.modules.get("numpy.random")) is not None:
         numpy.seed()
     if (torch := sys.modules.get("torch")) is not None:
