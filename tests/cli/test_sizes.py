@@ -47,11 +47,15 @@ def test_amounts_become_needs() -> None:
     assert needs is not None
     assert (needs.gpu_memory_mib, needs.gpus, needs.cores, needs.memory_mib) == (40960, 4, 32, 262144)
     assert needs_of(JobRequest(command=["x"])) is None
+    by_kind = needs_of(JobRequest(command=["x"], gpu="4090"))
+    assert by_kind is not None
+    assert by_kind.gpu == "4090", "a kind of GPU, not a number of them"
 
 
 @pytest.mark.parametrize(
     ("asked", "option"),
     [
+        (JobRequest(command=["x"], gpu="4"), "--gpu"),
         (JobRequest(command=["x"], gpus=0), "--gpus"),
         (JobRequest(command=["x"], gpus=1025), "--gpus"),
         (JobRequest(command=["x"], cores=0), "--cores"),

@@ -56,7 +56,9 @@ samples = SharedSamples(
     arguments={"folder": folder}, workers=1, patience_seconds=30.0,
 )
 Path(f"{folder}/started/{os.environ['MALLETRAIN_JOB_ID']}").touch()
+deadline = time.monotonic() + 150
 while len(os.listdir(f"{folder}/started")) < trials:  # trials that begin together, whatever their starts have cost
+    assert time.monotonic() < deadline, "the other trials have not started"
     time.sleep(0.05)
 
 @training.run
