@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -89,3 +90,8 @@ def test_an_evaluation_measures_against_static_nodes_and_the_bound() -> None:
     assert unbound.free is None
     assert unbound.metrics.zero_cost_bound is None
     assert unbound.metrics.utilization_efficiency == metrics.utilization_efficiency
+
+
+def test_a_scenario_can_be_handed_to_other_processes() -> None:
+    scenario = Scenario.of(idle({"a": [(0, 1800)]}), 3600.0)
+    assert pickle.loads(pickle.dumps(scenario)) == scenario

@@ -9,18 +9,35 @@ from pathlib import Path
 from malletrain.runtime.errors import InvalidInputError
 
 _MAX_SCRIPT_BYTES = 1 << 20
-_FIELDS = {
-    "working_directory": "--workdir",
-    "dependencies.after_ok": "--after-ok",
-    "dependencies.after": "--after",
+_OPTIONS = {
+    "array.max_admitted": "--array",
+    "array_parameters": "--array",
+    "burst_buffer_gb": "--burst-buffer",
+    "cold_start": "--cold",
+    "dependencies": "--after",
     "environment": "--env",
-    "permitted_nodes": "--permitted",
-    "min_nodes": "--min",
+    "excluded_nodes": "--exclude",
+    "gpu_memory_mib": "--gpu-memory",
     "max_nodes": "--max",
+    "memory_mib": "--memory",
+    "min_nodes": "--min",
+    "permitted_nodes": "--permitted",
+    "scale_down_seconds": "--scale-down",
+    "scale_up_seconds": "--scale-up",
     "slots_per_node": "--slots",
+    "topology_level": "--topology",
+    "working_directory": "--workdir",
+    "start_seconds": "--start-limit",
+    "step_seconds": "--step-limit",
+    "evaluation_seconds": "--evaluation-limit",
+    "save_seconds": "--save-limit",
+    "release_grace_seconds": "--release-grace",
+    "leave_grace_seconds": "--leave-grace",
 }
-"""Options by the fields of a specification, where users would not know these."""
-_FIELD = re.compile(r"specs\[\d+\]\.((?:dependencies\.)?[a-z_]+)")
+"""Options that have other names than the fields of a specification which they fill."""
+_NOT_OF_OPTIONS = ("command", "fleet", "launch_note")
+_GROUPS = re.compile(r"(?:needs|limits|dependencies)\.")
+_FIELD = re.compile(r"specs\[\d+\]\.((?:(?:needs|limits|dependencies|array)\.)?[a-z_]+)")
 _NUMBERS_OF_NODES = re.compile(r"\b(min_nodes|max_nodes)\b")
 
 
@@ -44,8 +61,16 @@ def in_options(message: str) -> str:
     if not found:
         return message
     rest, gets, value = message[found.end() :].rpartition(", got ")
-    expected = _NUMBERS_OF_NODES.sub(lambda name: _FIELDS[name[0]], rest)
-    return _FIELDS.get(found[1], found[1]) + expected + gets + value
+    expected = _NUMBERS_OF_NODES.sub(lambda name: _OPTIONS[name[0]], rest)
+    return option_of(found[1]) + expected + gets + value
+
+
+def option_of(field: str) -> str:
+    """The option that fills a field of a specification, e.g. `needs.gpu`; the field itself where none does."""
+    name = _GROUPS.sub("", field)
+    if name in _NOT_OF_OPTIONS:
+        return name
+    return _OPTIONS.get(name, "--" + name.replace("_", "-"))
 
 
 def script_of(command: Sequence[str], directory: Path) -> tuple[int, str]:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor
-from types import MappingProxyType
 
 from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
 from malletrain.allocator.problem.objective import scale_rates
@@ -156,10 +155,6 @@ def _mean_hours(seconds: Sequence[float]) -> float | None:
     return sum(seconds) / len(seconds) / 3600.0 if seconds else None
 
 
-NO_NODE_FACTS: Mapping[str, NodeFacts] = MappingProxyType({})
-"""Nothing is known of nodes but their names."""
-
-
 @dataclass(frozen=True)
 class Scenario:
     """Input of a replay.
@@ -177,13 +172,13 @@ class Scenario:
     facts: Mapping[str, NodeFacts] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def of(cls, trace: Trace, duration_s: float, facts: Mapping[str, NodeFacts] = NO_NODE_FACTS) -> Scenario:
+    def of(cls, trace: Trace, duration_s: float, facts: Mapping[str, NodeFacts] | None = None) -> Scenario:
         """The first seconds of a trace.
 
         Args:
             trace: The trace.
             duration_s: So many seconds of it.
-            facts: What nodes are.
+            facts: What nodes are; None: nothing is known of them but their names.
 
         Raises:
             InvalidInputError: no node is idle in that time.
@@ -191,7 +186,7 @@ class Scenario:
         events = node_events(trace, duration_s)
         if not events:
             raise InvalidInputError("--hours", "a time in which at least one node is idle", duration_s / 3600.0)
-        return cls(trace.nodes, tuple(events), duration_s, facts)
+        return cls(trace.nodes, tuple(events), duration_s, dict(facts or {}))
 
     def until(self, seconds: float) -> Scenario:
         """The same until an earlier end, in seconds."""
