@@ -13,6 +13,8 @@ OLDEST_FRAMEWORKS := lightning==2.5.0 transformers==4.57.6 accelerate==1.3.0
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 # Tests with a target of their own: they take long, or need privileges.
 APART := long or faulty_scripts or frameworks or demo or fleet or slurm or pbs or netns or containers or training or upgrade or manual or browser or gpu
+# Their folders, where the five services run; the two parts of `make test-long` take about the same time.
+SYSTEM := tests/access tests/api tests/monitoring tests/system
 LONG := long and not ($(subst long or ,,$(APART)))
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --python-version 3.11 \
   --python-platform x86_64-manylinux_2_28 $(UPGRADE)
@@ -20,7 +22,7 @@ WHEELS ?= deploy/docker/wheels
 VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' services/malletrain/common/version.py)
 SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
-.PHONY: help setup demo test check test-quick test-demo test-fleet test-gpu test-dashboard test-dashboard-smoke test-streams test-manual test-long test-hostile test-training test-faulty-scripts test-slurm \
+.PHONY: help setup demo test check test-quick test-demo test-fleet test-gpu test-dashboard test-dashboard-smoke test-streams test-manual test-long test-long-others test-long-system test-hostile test-training test-faulty-scripts test-slurm \
   test-pbs test-netns test-containers pictures \
   test-faults test-upgrade test-frameworks soak soak-short \
   images lock release-protos docs format benchmarks clean
@@ -57,8 +59,13 @@ test-quick: $(VENV)/.package ## The tests that start no trainings
 test-demo: setup ## The demo while each service is killed in turn
 	$(BIN)/python -m pytest -m demo --timeout 600
 
-test-long: setup ## Supervisors with their workers, feeds, traces and followed logs, with real processes (25 minutes)
-	$(BIN)/python -m pytest $(PARALLEL) --ignore tests/hostile -m '$(LONG)'
+test-long: test-long-others test-long-system ## Supervisors with their workers, feeds, traces and followed logs, with real processes (25 to 40 minutes)
+
+test-long-others: setup
+	$(BIN)/python -m pytest $(PARALLEL) --ignore tests/hostile $(SYSTEM:%=--ignore %) -m '$(LONG)'
+
+test-long-system: setup
+	$(BIN)/python -m pytest $(PARALLEL) -m '$(LONG)' $(SYSTEM)
 
 test-hostile: setup ## Floods, false supervisors, many processes, and a defect in each task, on real services (15 minutes)
 	$(BIN)/python -m pytest $(PARALLEL) -m '$(LONG)' tests/hostile
