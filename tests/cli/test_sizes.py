@@ -55,7 +55,6 @@ def test_amounts_become_needs() -> None:
 @pytest.mark.parametrize(
     ("asked", "option"),
     [
-        (JobRequest(command=["x"], gpu="4"), "--gpu"),
         (JobRequest(command=["x"], gpus=0), "--gpus"),
         (JobRequest(command=["x"], gpus=1025), "--gpus"),
         (JobRequest(command=["x"], cores=0), "--cores"),

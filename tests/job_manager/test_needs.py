@@ -54,6 +54,7 @@ def test_a_job_without_needs_takes_any_node() -> None:
     ("needs", "field"),
     [
         ({"gpu": "a 100"}, "specs[0].needs.gpu"),
+        ({"gpu": "4"}, "specs[0].needs.gpu"),
         ({"constraint": "a&b|c"}, "specs[0].needs.constraint"),
         ({"pool": "a b"}, "specs[0].needs.pool"),
         ({"excluded_nodes": ["n1", ""]}, "specs[0].needs.excluded_nodes[1]"),

@@ -29,8 +29,6 @@ _UNSPECIFIED = resources_pb2.LAUNCHER_BACKEND_UNSPECIFIED
 _MAX_NODES = 8
 """Largest scale of a job that names none."""
 _MAX_NOTE_LENGTH = 512
-_MAX_COUNT_DIGITS = 2
-"""A number of GPUs has no more; a site may well call a kind 4090."""
 
 
 @dataclass(frozen=True)
@@ -319,8 +317,6 @@ def needs_of(request: JobRequest) -> resources_pb2.NodeNeeds | None:
     Raises:
         InvalidInputError: an amount is none.
     """
-    if request.gpu.isdecimal() and len(request.gpu) <= _MAX_COUNT_DIGITS:
-        raise InvalidInputError("--gpu", "a kind of GPU such as a100; how many is the option gpus", request.gpu)
     needs = resources_pb2.NodeNeeds(
         gpu=request.gpu,
         constraint=request.constraint,

@@ -18,6 +18,8 @@ MAX_AMOUNTS: Mapping[str, int] = {"gpu_memory_mib": 1 << 30, "gpus": 1024, "core
 _MAX_NAME = 128
 _MAX_CONSTRAINT = 512
 _MAX_FEATURES = 16
+_COUNT = re.compile(r"[0-9]{1,2}")
+"""Taken for a number of GPUs; a site may well call a kind 4090."""
 _FEATURE = re.compile(r"[^\s&|,()\[\]*\"]+")
 
 
@@ -104,6 +106,8 @@ def check_needs(needs: NodeNeeds) -> None:
         text = getattr(needs, field)
         if len(text) > _MAX_NAME or not all(letter.isprintable() and letter != " " for letter in text):
             raise NeedError(field, f"at most {_MAX_NAME} printable characters without blanks", text)
+    if _COUNT.fullmatch(needs.gpu):
+        raise NeedError("gpu", "a kind of GPU such as a100; how many is gpus", needs.gpu)
     if len(needs.constraint) > _MAX_CONSTRAINT:
         raise NeedError("constraint", f"at most {_MAX_CONSTRAINT} characters", needs.constraint[:_MAX_NAME])
     if "&" in needs.constraint and "|" in needs.constraint:
