@@ -277,18 +277,18 @@ def test_commands_come_once_each(monitor: RecordingMonitor, start_trainer: Start
     assert trainer.ask("[commands(), should_commit(), should_stop()]") == [[], False, False]
     trainer.do("report(1)")
     commit = monitor_pb2.Command(id="c1", type=monitor_pb2.COMMAND_TYPE_COMMIT)
-    monitor.pending = [commit, monitor_pb2.Command(id="c2", type=monitor_pb2.COMMAND_TYPE_RESCALE_COMING)]
+    monitor.pending = [commit, monitor_pb2.Command(id="c2", type=monitor_pb2.COMMAND_TYPE_RESCALE_COMING, nodes=3)]
     wait_until(lambda: trainer.ask("should_commit()"))
     assert trainer.ask("[should_commit(), should_stop()]") == [False, False]
-    listing = "[[command.id, command.type.name] for command in commands()]"
-    assert trainer.ask(listing) == [["c1", "COMMIT"], ["c2", "RESCALE_COMING"]]
+    listing = "[[command.id, command.type.name, command.nodes] for command in commands()]"
+    assert trainer.ask(listing) == [["c1", "COMMIT", 0], ["c2", "RESCALE_COMING", 3]]
     assert trainer.ask(listing) == []
     # The same command again is not a new one; a type from the future is none for this client.
     unknown = monitor_pb2.Command.FromString(b"\x0a\x02c3\x10\x63")
     stop = monitor_pb2.Command(id="c4", type=monitor_pb2.COMMAND_TYPE_STOP)
     monitor.pending = [commit, unknown, stop]
     wait_until(lambda: trainer.ask("should_stop()"))
-    assert trainer.ask(listing) == [["c4", "STOP"]]
+    assert trainer.ask(listing) == [["c4", "STOP", 0]]
     assert trainer.ask("[should_commit(), should_commit(), should_stop()]") == [True, False, True]
     asked = Path(trainer.ask("current_job().directory.as_posix()")) / "stop-requests"
     assert [path.name for path in asked.iterdir()] == [str(trainer.ask("__import__('os').getsid(0)"))]

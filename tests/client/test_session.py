@@ -311,13 +311,14 @@ def test_command_types_are_those_of_the_contract() -> None:
 
 def test_the_newest_64_commands_are_kept() -> None:
     ring = create_ring(4)
-    sent = [Command(f"{number}-{'é' * 200}", CommandType.COMMIT) for number in range(100)]
+    sent = [Command(f"{number}-{'é' * 200}", CommandType.COMMIT, number) for number in range(100)]
     for command in sent:
         put_command(ring, command)
     found, newest = commands_after(ring, 0)
     assert newest == 100
     assert [command.id.partition("-")[0] for command in found] == [str(number) for number in range(36, 100)]
-    assert all(len(command.id.encode()) <= 104 for command in found)
+    assert all(len(command.id.encode()) <= 96 for command in found)
+    assert [command.nodes for command in found] == list(range(36, 100))
     assert commands_after(ring, newest) == ([], 100)
 
 

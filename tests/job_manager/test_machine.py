@@ -10,6 +10,7 @@ from malletrain.job_manager.machine.state import ManagerPolicy, Notice
 from malletrain.job_manager.machine.stimuli import (
     Cancelled,
     Completion,
+    NodesChanged,
     Outcome,
     PlanReceived,
     Progressed,
@@ -362,8 +363,10 @@ def test_states_that_are_overtaken_are_ignored() -> None:
 
 def test_trainers_are_told_of_changes() -> None:
     machine = running("a b", spare="c")
-    assert machine.plan(j1="a b c").notices == ((ONE, Notice.RESCALE_COMING),)
+    assert machine.plan(j1="a b c").notices == ((ONE, Notice.RESCALE_COMING, 3),)
     machine.confirm()
+    left = machine(NodesChanged(frozenset(), frozenset("c"), machine.now))
+    assert left.notices == ((ONE, Notice.RELEASE_REQUESTED, 2),)
 
 
 def test_shutdown_stops_everything_and_starts_nothing() -> None:

@@ -179,10 +179,10 @@ async def test_commands_reach_connected_reporters(tmp_path: Path) -> None:
         reporter = Reporter(monitor.stub)
         await reporter.send(trainer.take())
         await reporter.acknowledged(10)
-        request = monitor_pb2.SendCommandRequest(job_id="j1", type=monitor_pb2.COMMAND_TYPE_COMMIT)
+        request = monitor_pb2.SendCommandRequest(job_id="j1", type=monitor_pb2.COMMAND_TYPE_RESCALE_COMING, nodes=3)
         assert (await monitor.stub.SendCommand(request, timeout=5)).reporters == 1
         command = await reporter.command()
-        assert command.type == monitor_pb2.COMMAND_TYPE_COMMIT
+        assert (command.type, command.nodes) == (monitor_pb2.COMMAND_TYPE_RESCALE_COMING, 3)
         assert command.id
         await reporter.call.done_writing()
         assert await reporter.read() is None or await reporter.read() is None
@@ -209,6 +209,7 @@ async def test_a_command_waits_for_a_reporter_but_not_for_long(tmp_path: Path) -
     [
         (monitor_pb2.SendCommandRequest(type=monitor_pb2.COMMAND_TYPE_STOP), "job_id"),
         (monitor_pb2.SendCommandRequest(job_id="j1"), "type"),
+        (monitor_pb2.SendCommandRequest(job_id="j1", type=monitor_pb2.COMMAND_TYPE_STOP, nodes=-1), "nodes"),
     ],
 )
 async def test_bad_commands_are_refused(tmp_path: Path, request_: monitor_pb2.SendCommandRequest, field: str) -> None:

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from malletrain.client.ring import COMMAND_OFFSET, COMMAND_SIZE, COMMAND_SLOTS, COMMANDS, STOPS, Ring
 
 _HEADER = struct.Struct("qqq")
-_MAX_ID_BYTES = COMMAND_SIZE - _HEADER.size
+_NODES = struct.Struct("q")
+# At the end, where earlier versions have the end of long identifiers, and zeros otherwise.
+_NODES_OFFSET = COMMAND_SIZE - _NODES.size
+_MAX_ID_BYTES = _NODES_OFFSET - _HEADER.size
 
 
 class CommandType(enum.IntEnum):
@@ -30,12 +33,14 @@ class Command:
     """A command to the trainer.
 
     Attributes:
-        id: Unique identifier (its first 104 bytes).
+        id: Unique identifier (its first 96 bytes).
         type: Its type.
+        nodes: How many nodes the job is about to have, with RESCALE_COMING and RELEASE_REQUESTED; 0: not known.
     """
 
     id: str
     type: CommandType
+    nodes: int = 0
 
 
 def put_command(ring: Ring, command: Command) -> None:
@@ -45,6 +50,7 @@ def put_command(ring: Ring, command: Command) -> None:
     offset = _offset(number)
     _HEADER.pack_into(ring.buffer, offset, number, command.type, len(text))
     ring.buffer[offset + _HEADER.size : offset + _HEADER.size + len(text)] = text
+    _NODES.pack_into(ring.buffer, offset + _NODES_OFFSET, command.nodes)
     if command.type is CommandType.STOP:
         ring.words[STOPS] += 1
     ring.words[COMMANDS] = number
@@ -70,7 +76,8 @@ def commands_after(ring: Ring, seen: int) -> tuple[list[Command], int]:
         start = offset + _HEADER.size
         if number == wanted and kind in known:
             text = ring.buffer[start : start + length].decode(errors="ignore")
-            found.append(Command(text, CommandType(kind)))
+            (nodes,) = _NODES.unpack_from(ring.buffer, offset + _NODES_OFFSET)
+            found.append(Command(text, CommandType(kind), nodes))
     return found, newest
 
 

@@ -265,7 +265,7 @@ class Sidecar:
         self._known.append(command.id)
         if CommandType(command.type) is CommandType.STOP:
             self._stopping()
-        put_command(self._ring, Command(command.id, CommandType(command.type)))
+        put_command(self._ring, Command(command.id, CommandType(command.type), command.nodes))
 
     def _save_state(self) -> None:
         """Write to the ring what another sidecar needs to continue."""

@@ -89,10 +89,10 @@ class EffectRunner:
         finally:
             self._group = None
 
-    def notify(self, job_id: str, notice: Notice) -> None:
-        """Have Monitor pass a notice on to a job's trainer."""
+    def notify(self, job_id: str, notice: Notice, nodes: int) -> None:
+        """Have Monitor pass a notice on to a job's trainer, with the number of nodes that the job is about to have."""
         if self._group is not None:
-            self._group.create_task(ending(self._peers.notify(job_id, notice), "notice"))
+            self._group.create_task(ending(self._peers.notify(job_id, notice, nodes), "notice"))
 
     @property
     def is_urgent(self) -> bool:

@@ -192,8 +192,8 @@ class Engine:
             jobs = {job.id: job for job in result.changed}
             progressed = jobs.keys() if isinstance(step.stimulus, ProgressNoted) else frozenset()
             self.jobs.publish(JobsChanged(jobs, _generation(step), progressed))
-        for job_id, notice in result.notices:
-            self._effects.notify(job_id, notice)
+        for job_id, notice, nodes in result.notices:
+            self._effects.notify(job_id, notice, nodes)
 
     async def settled(self, *job_ids: str) -> None:
         """Wait until all that has been applied is stored. To be awaited immediately before a request is applied.

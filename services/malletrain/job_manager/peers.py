@@ -45,9 +45,9 @@ class ManagerPeers:
         self._evidence = NodeEvidence()
         self._log = structlog.get_logger(__name__)
 
-    async def notify(self, job_id: str, notice: Notice) -> None:
-        """Tell a job's trainer something in advance, by way of Monitor."""
-        request = monitor_pb2.SendCommandRequest(job_id=job_id, type=_COMMANDS[notice])
+    async def notify(self, job_id: str, notice: Notice, nodes: int) -> None:
+        """Tell a job's trainer something in advance, by way of Monitor, and how many nodes the job is about to have."""
+        request = monitor_pb2.SendCommandRequest(job_id=job_id, type=_COMMANDS[notice], nodes=nodes)
         try:
             await self._peers.monitor.SendCommand(request, timeout=_NOTICE_DEADLINE_SECONDS)
         except grpc.aio.AioRpcError as error:

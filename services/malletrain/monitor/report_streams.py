@@ -127,19 +127,20 @@ class CommandRouter:
             if not streams:
                 del self._streams[stream.job_id]
 
-    def send(self, job_id: str, kind: monitor_pb2.CommandType.ValueType, now: float) -> int:
+    def send(self, job_id: str, kind: monitor_pb2.CommandType.ValueType, now: float, nodes: int = 0) -> int:
         """Send a command to every reporter of a job, or keep it for the next one that connects.
 
         Args:
             job_id: The job.
             kind: The type of the command.
             now: Monotonic time in seconds.
+            nodes: How many nodes the job is about to have; 0: not known.
 
         Returns:
             Number of connected reporters that it was sent to.
         """
         self._drop_expired(now)
-        command = monitor_pb2.Command(id=self._new_id(), type=kind)
+        command = monitor_pb2.Command(id=self._new_id(), type=kind, nodes=nodes)
         streams = self._streams.get(job_id, set())
         for stream in streams:
             stream.command(command)

@@ -363,7 +363,9 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             raise InvalidInputError("job_id", "a job identifier", request.job_id)
         if request.type not in monitor_pb2.CommandType.values() or not request.type:
             raise InvalidInputError("type", "a command other than COMMAND_TYPE_UNSPECIFIED", request.type)
-        reporters = self._router.send(request.job_id, request.type, self._clock.monotonic())
+        if request.nodes < 0:
+            raise InvalidInputError("nodes", "a number of nodes, or 0", request.nodes)
+        reporters = self._router.send(request.job_id, request.type, self._clock.monotonic(), request.nodes)
         return monitor_pb2.SendCommandResponse(reporters=reporters)
 
     @override

@@ -322,7 +322,7 @@ def _start(transaction: Transaction, job: Job) -> None:
 
 
 def _rescale(transaction: Transaction, job: Job, nodes: tuple[str, ...]) -> None:
-    transaction.notices.append((job.id, Notice.RESCALE_COMING))
+    transaction.notices.append((job.id, Notice.RESCALE_COMING, len(nodes)))
     transaction.move(
         job,
         JobState.RESCALING,

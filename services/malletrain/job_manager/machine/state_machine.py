@@ -57,7 +57,8 @@ class TransactionResult:
         changed: Jobs that changed, as they are now. Those in a final state are no longer part of the state.
         events: New rows of the journal.
         effects: All effects that the state requires now, old and new. An effect is required until a stimulus shows it.
-        notices: What trainers are told, as (job identifier, notice). Each is sent once and may be lost.
+        notices: What trainers are told, as (job identifier, notice, number of nodes from then on). Each is sent once
+            and may be lost.
         rescaled: For a plan: identifiers of the jobs whose scale it changes.
         omitted: For a plan that is applied in part: what was left out.
         usage: Rows of the usage that are new or differ.
@@ -67,7 +68,7 @@ class TransactionResult:
     changed: tuple[Job, ...] = ()
     events: tuple[JobEvent, ...] = ()
     effects: tuple[Effect, ...] = ()
-    notices: tuple[tuple[str, Notice], ...] = ()
+    notices: tuple[tuple[str, Notice, int], ...] = ()
     rescaled: tuple[str, ...] = ()
     omitted: tuple[Omission, ...] = ()
     usage: tuple[UsageRow, ...] = ()
@@ -299,7 +300,7 @@ def _shrink_or_stop(
         scale_command=job.commanding(len(kept), transaction.now),
         rescales=job.rescales + (state is JobState.RESCALING),
     )
-    transaction.notices.append((job.id, Notice.RELEASE_REQUESTED))
+    transaction.notices.append((job.id, Notice.RELEASE_REQUESTED, len(kept)))
 
 
 def _max_part(transaction: Transaction, job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ class Transaction:
         self._new_usage: dict[str, OpenUsage | None] = {}
         self.changed: dict[str, Job] = {}
         self.events: list[JobEvent] = []
-        self.notices: list[tuple[str, Notice]] = []
+        self.notices: list[tuple[str, Notice, int]] = []
 
     def state(self) -> ManagerState:
         """What JobManager knows after the transaction."""
