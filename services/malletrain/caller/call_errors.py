@@ -39,8 +39,8 @@ def exception_of(error: grpc.RpcError, settings: InstallationView | None = None)
         settings: By which the services were called, for errors which mean that others were meant; None: unsaid.
     """
     code, details = error.code(), error.details() or ""
-    if code is grpc.StatusCode.INVALID_ARGUMENT and (found := _INPUT.fullmatch(details)) is not None:
-        return InvalidInputError(found["field"], found["expected"])
+    if code is grpc.StatusCode.INVALID_ARGUMENT and (match := _INPUT.fullmatch(details)) is not None:
+        return InvalidInputError(match["field"], match["expected"])
     explained = explain(error, settings)
     kind = _KINDS.get(code)
     return explained if kind is None else kind(str(explained))

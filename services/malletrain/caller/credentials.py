@@ -133,10 +133,10 @@ def caller_credential(settings: InstallationView, environment: Mapping[str, str]
     Raises:
         InvalidInputError: the file that the environment names can't be read.
     """
-    found = os.environ if environment is None else environment
-    if token := found.get(TOKEN_VARIABLE, "").strip():
+    variables = os.environ if environment is None else environment
+    if token := variables.get(TOKEN_VARIABLE, "").strip():
         return FixedToken(_checked(token, TOKEN_VARIABLE))
-    if path := found.get(TOKEN_FILE_VARIABLE, ""):
+    if path := variables.get(TOKEN_FILE_VARIABLE, ""):
         return RenewedToken(Path(path))
     owner = owner_credential(settings)
     munge = find_munge(settings.access)

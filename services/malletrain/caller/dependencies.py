@@ -17,10 +17,10 @@ def parse_names(option: str, text: str) -> list[str]:
     Raises:
         InvalidInputError: one is empty.
     """
-    found = [name.strip() for name in text.split(",")] if text else []
-    if not all(found):
+    names = [name.strip() for name in text.split(",")] if text else []
+    if not all(names):
         raise InvalidInputError(option, "jobs separated by commas, by their identifiers or names", text)
-    return found
+    return names
 
 
 def name_identifiers(specs: Iterable[resources_pb2.JobSpec], identifier: Callable[[str, str], str]) -> None:

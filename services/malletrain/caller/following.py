@@ -22,11 +22,11 @@ def job_changes(stubs: ServiceStubs, awaited: Callable[[], Set[str]]) -> Generat
     try:
         for message in stream:
             wanted = awaited()
-            found = [job for job in message.jobs if job.id in wanted]
+            changed = [job for job in message.jobs if job.id in wanted]
             if message.snapshot:
-                for job_id in sorted(wanted - {job.id for job in found}):
+                for job_id in sorted(wanted - {job.id for job in changed}):
                     request = job_manager_pb2.GetJobRequest(job_id=job_id)
-                    found.append(stubs.job_manager.GetJob(request, timeout=DEADLINE_SECONDS).job)
-            yield found
+                    changed.append(stubs.job_manager.GetJob(request, timeout=DEADLINE_SECONDS).job)
+            yield changed
     finally:
         stream.cancel()

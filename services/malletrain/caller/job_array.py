@@ -160,7 +160,7 @@ def _own(request: JobRequest, parameters: Mapping[str, str]) -> JobRequest:
 
 def _filled(text: str, parameters: Mapping[str, str]) -> str:
     """A text with the values of parameters; other braces stay, as in JSON."""
-    return re.sub(r"\{([A-Za-z0-9_-]{1,64})\}", lambda found: parameters.get(found[1], found[0]), text)
+    return re.sub(r"\{([A-Za-z0-9_-]{1,64})\}", lambda match: parameters.get(match[1], match[0]), text)
 
 
 def _with_limit(words: list[str], last: str) -> tuple[list[str], int]:

@@ -54,9 +54,9 @@ def read_job_file(
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"\(at line (\d+)", str(error))
+        match = re.search(r"\(at line (\d+)", str(error))
         hint = "; texts stand in quotes" if str(error).startswith("Invalid value") else ""
-        raise InvalidInputError(f"{name}:{found[1]}" if found else name, f"TOML ({error}){hint}") from None
+        raise InvalidInputError(f"{name}:{match[1]}" if match else name, f"TOML ({error}){hint}") from None
     except RecursionError:
         raise InvalidInputError(name, "TOML that is not nested without end") from None
     tree = {key: value for key, value in tree.items() if key not in others}
@@ -203,8 +203,8 @@ def _in_toml(expected: str, value: object) -> str:
 
 
 def _inner(field: str) -> str:
-    found = re.search(r"\['?(.*?)'?\]$", field)
-    return found[1] if found and not found[1].isdecimal() else ""
+    match = re.search(r"\['?(.*?)'?\]$", field)
+    return match[1] if match and not match[1].isdecimal() else ""
 
 
 def _got(value: object) -> tuple[object, ...]:

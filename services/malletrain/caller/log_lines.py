@@ -61,8 +61,8 @@ def since_ms_of(since: str | float | timedelta | datetime | None, now: float, fi
         if not 0 <= since < _LATEST_MS:
             raise InvalidInputError(field, "seconds, at least 0", since)
         return _before(now, since)
-    if isinstance(since, str) and (found := _SPAN.fullmatch(since.strip())):
-        return _before(now, float(found[1]) * _UNIT_SECONDS[found[2]])
+    if isinstance(since, str) and (match := _SPAN.fullmatch(since.strip())):
+        return _before(now, float(match[1]) * _UNIT_SECONDS[match[2]])
     try:
         at = since if isinstance(since, datetime) else datetime.fromisoformat(since.strip())
         return max(1, int(at.timestamp() * 1000))

@@ -127,15 +127,15 @@ def checked_options(options: Mapping[str, object]) -> dict[str, Any]:
     Raises:
         InvalidInputError: there is no such option, and which is the nearest; or a value is of another type.
     """
-    found: dict[str, Any] = {}
+    checked: dict[str, Any] = {}
     for name, value in options.items():
         if name not in NAMES:
             raise unknown_option(name, NAMES)
         if value is None and name in _OPTIONAL:
             continue
         kind = _whole if name in _WHOLE else _number if name in _NUMBERS else _OTHERS.get(name, _text)
-        found[name] = kind(name, value)
-    return found
+        checked[name] = kind(name, value)
+    return checked
 
 
 def unknown_option(name: str, known: Sequence[str]) -> InvalidInputError:

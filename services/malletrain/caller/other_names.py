@@ -76,5 +76,5 @@ def states_in_words(name: str, known: Sequence[str]) -> str:
 def identifier_like(text: str) -> str:
     """The identifier of a job that a text is nearly: `7`, `j7` and `J000007` mean j000007; empty: it is none."""
     digits = text[1:] if text[:1] in ("j", "J") else text
-    found = digits.isascii() and digits.isdecimal() and len(digits) <= 12
-    return f"j{int(digits):06d}" if found else ""
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= 12
+    return f"j{int(digits):06d}" if is_number else ""

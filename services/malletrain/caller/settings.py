@@ -167,12 +167,12 @@ class _Reader:
     def refuse_unknown_keys(self) -> None:
         """Refuse what the file misspells of what is read here, and sections that there are not."""
         for section, known in _KNOWN.items():
-            found = self._tree.get(section, {}) if section else self._tree
-            for name in found if isinstance(found, dict) else ():
+            table = self._tree.get(section, {}) if section else self._tree
+            for name in table if isinstance(table, dict) else ():
                 if name not in known:
                     like = difflib.get_close_matches(name, known, 1)
                     path = f"{section}.{name}" if section else name
-                    raise self._refusal(path, "a known key" + (f", such as {like[0]}" if like else ""), found[name])
+                    raise self._refusal(path, "a known key" + (f", such as {like[0]}" if like else ""), table[name])
 
     def _refusal(self, path: str, expected: str, got: object) -> InvalidInputError:
         """An error that says where the value stands."""
@@ -183,30 +183,30 @@ class _Reader:
         variable = f"{PREFIX}{path.replace('.', '__')}".upper()
         if variable in self._environment:
             return self._environment[variable]
-        found: Any = self._tree
+        value: Any = self._tree
         for name in path.split("."):
-            if not isinstance(found, dict):
-                raise self._refusal(path.rpartition(".")[0], "a table", found)
-            if name not in found:
+            if not isinstance(value, dict):
+                raise self._refusal(path.rpartition(".")[0], "a table", value)
+            if name not in value:
                 return usual
-            found = found[name]
-        if not isinstance(found, str):
-            raise self._refusal(path, "a text", found)
-        return found
+            value = value[name]
+        if not isinstance(value, str):
+            raise self._refusal(path, "a text", value)
+        return value
 
     def choice(self, path: str, choices: tuple[str, ...]) -> str:
-        found = self.text(path, choices[0])
-        if found not in choices:
-            raise self._refusal(path, f"one of {', '.join(choices)}", found)
-        return found
+        chosen = self.text(path, choices[0])
+        if chosen not in choices:
+            raise self._refusal(path, f"one of {', '.join(choices)}", chosen)
+        return chosen
 
     def address(self, service: str, usual: str) -> str:
         path = f"addresses.{service}"
-        found = self.text(path, usual)
-        host, _, port = found.rpartition(":")
+        address = self.text(path, usual)
+        host, _, port = address.rpartition(":")
         if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-            raise self._refusal(path, "HOST:PORT", found)
-        return found
+            raise self._refusal(path, "HOST:PORT", address)
+        return address
 
 
 def _read(file: Path) -> str:

@@ -24,10 +24,10 @@ def parse_memory(option: str, text: str, most_mib: int) -> int:
         InvalidInputError: it is something else, none, or more than that.
     """
     expected = f"a size such as 40G, 512M or 1.5T, at least 1M and at most {most_mib // _MIB['T']}T"
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         raise InvalidInputError(option, expected, text)
-    whole, fraction, unit = found.groups()
+    whole, fraction, unit = match.groups()
     parts: int = 10 ** len(fraction or "")
     mib = -(-int(whole + (fraction or "")) * _MIB[unit.upper()] // parts)
     if not 1 <= mib <= most_mib:
@@ -41,9 +41,9 @@ def parse_burst_buffer(text: str) -> int:
     Raises:
         InvalidInputError: it is something else, negative, or no whole number of GB.
     """
-    found = _AMOUNT.match(text.strip())
-    if found is not None:
-        whole, thousandths, unit = found.groups()
+    match = _AMOUNT.match(text.strip())
+    if match is not None:
+        whole, thousandths, unit = match.groups()
         if (unit or "").upper() == "TB":
             return int(whole) * GB_PER_TB + int((thousandths or "").ljust(3, "0"))
         if not int(thousandths or 0):

@@ -39,9 +39,9 @@ def health(
 
 def _serves(settings: Settings, name: str, deadline: float) -> bool:
     pause = threading.Event()
-    while not (found := serves(settings.peer(name))) and time.monotonic() < deadline:
+    while not (serving := serves(settings.peer(name))) and time.monotonic() < deadline:
         pause.wait(_PAUSE_SECONDS)
-    return found
+    return serving
 
 
 def run() -> None:

@@ -118,26 +118,26 @@ def application(verb: str | None = None, *, only_names: bool = False) -> typer.T
         verb: The verb; None: all.
         only_names: Whether nothing but the verbs' names is asked for: then no module is imported at all.
     """
-    found = typer.Typer(
+    app = typer.Typer(
         name=_NAME,
         cls=VerbGroup,
         help="Trains neural networks on the nodes that a supercomputer's batch scheduler cannot fill.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
-    found.callback()(_root)
+    app.callback()(_root)
     if only_names:
         for name in (*_VERBS, *_GROUPS):
-            found.command(name)(_nothing)
-        return found
+            app.command(name)(_nothing)
+        return app
     for name, module in _VERBS.items():
         if verb in (None, name):
             function = getattr(import_module(module), name)
-            found.command(name, cls=Verb)(guarded(_configured(function) if name in _CALLING else function))
+            app.command(name, cls=Verb)(guarded(_configured(function) if name in _CALLING else function))
     for name, module in _GROUPS.items():
         if verb in (None, name):
-            found.add_typer(guard_verbs(getattr(import_module(module), f"{name}_app")), name=name)
-    return found
+            app.add_typer(guard_verbs(getattr(import_module(module), f"{name}_app")), name=name)
+    return app
 
 
 def _choose_protobuf_json() -> None:

@@ -51,10 +51,10 @@ def account_named(name: str) -> Account:
         AccountError: this machine knows none, or it is root's.
     """
     try:
-        found = pwd.getpwnam(name)
+        entry = pwd.getpwnam(name)
     except (KeyError, ValueError):
         raise AccountError(f"{name!r} has no account on this machine") from None
-    return _account(found)
+    return _account(entry)
 
 
 def account_of(user_id: int) -> Account:
@@ -64,17 +64,17 @@ def account_of(user_id: int) -> Account:
         AccountError: this machine knows none, or it is root's.
     """
     try:
-        found = pwd.getpwuid(user_id)
+        entry = pwd.getpwuid(user_id)
     except (KeyError, OverflowError):
         raise AccountError(f"user id {user_id} has no account on this machine") from None
-    return _account(found)
+    return _account(entry)
 
 
-def _account(found: pwd.struct_passwd) -> Account:
-    if found.pw_uid == 0:
-        raise AccountError(f"{found.pw_name!r} is root, as which nothing of a job is run")
-    groups = tuple(os.getgrouplist(found.pw_name, found.pw_gid))
-    return Account(found.pw_name, found.pw_uid, found.pw_gid, groups, found.pw_dir, found.pw_shell)
+def _account(entry: pwd.struct_passwd) -> Account:
+    if entry.pw_uid == 0:
+        raise AccountError(f"{entry.pw_name!r} is root, as which nothing of a job is run")
+    groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir, entry.pw_shell)
 
 
 @contextmanager
@@ -137,9 +137,9 @@ class _Capabilities(ctypes.Structure):
 
 
 def _capabilities() -> _Capabilities:
-    found = _Capabilities(_CAPABILITY_VERSION, 0)
-    _call_capability("capget", found)
-    return found
+    capabilities = _Capabilities(_CAPABILITY_VERSION, 0)
+    _call_capability("capget", capabilities)
+    return capabilities
 
 
 def _set_effective(known: _Capabilities, effective: int) -> None:

@@ -62,10 +62,10 @@ class Idleness:
 
 def idleness_of_all(places: Iterable[Idleness | None]) -> Idleness | None:
     """What holds for all places together: idle if all of them are; None if there are none."""
-    found = list(places)
-    if not found or None in found:
+    all_places = list(places)
+    if not all_places or None in all_places:
         return None
-    idle = [place for place in found if place is not None]
+    idle = [place for place in all_places if place is not None]
     return Idleness(max(place.since for place in idle), max(place.wait for place in idle))
 
 
@@ -133,22 +133,22 @@ class ActivityWatch:
 
     def _judge(self, now: float) -> Idleness | None:
         elapsed = now - self._looked_at
-        found = dict(_usages(self._leaders))
+        usages = dict(_usages(self._leaders))
         # One that is new was compared with nothing: its first look is no evidence.
-        if any(pid in self._before and found[pid].is_busy_since(self._before[pid], elapsed) for pid in found):
-            self._before, self._whole = found, False
+        if any(pid in self._before and usages[pid].is_busy_since(self._before[pid], elapsed) for pid in usages):
+            self._before, self._whole = usages, False
             return None
         was_whole, before = self._whole, self._before
-        found = dict(_usages(_tree(self._leaders)))
-        self._before, self._whole = found, True
+        usages = dict(_usages(_tree(self._leaders)))
+        self._before, self._whole = usages, True
         if not was_whole:
             return None
-        if any(found[pid].is_busy_since(before.get(pid, Usage()), elapsed) for pid in found):
+        if any(usages[pid].is_busy_since(before.get(pid, Usage()), elapsed) for pid in usages):
             return None
-        if self._gpu_is_busy(found.keys()):
+        if self._gpu_is_busy(usages.keys()):
             return None
         since = self._looked_at if self._idle is None else self._idle.since
-        self._waits = WaitLook(found, self._waits, elapsed)
+        self._waits = WaitLook(usages, self._waits, elapsed)
         return Idleness(since, self._waits.wait)
 
 
@@ -214,16 +214,16 @@ def read_usage(pid: int) -> Usage | None:
 def _tree(leaders: Collection[int]) -> set[int]:
     """The leaders, what they have started, and the members of their groups; without what reports for them."""
     parents: dict[int, int] = {}
-    found = set(leaders)
+    pids = set(leaders)
     for pid in process_ids():
         fields = read_text(pid, "stat").rpartition(")")[2].split()
         if len(fields) > 2:
             parents[pid] = int(fields[1])
             if int(fields[2]) in leaders:
-                found.add(pid)
-    while more := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
-        found |= more
-    return {pid for pid in found if pid in leaders or _OURS not in read_arguments(pid)[:5]}
+                pids.add(pid)
+    while more := {pid for pid, parent in parents.items() if parent in pids and pid not in pids}:
+        pids |= more
+    return {pid for pid in pids if pid in leaders or _OURS not in read_arguments(pid)[:5]}
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,8 @@ def parse_membership(text: str) -> PurePosixPath | None:
     """The process's cgroup of version 2, from the text of /proc/PID/cgroup; None if it is in none that can be seen."""
     for line in text.splitlines():
         if line.startswith("0::/"):
-            found = PurePosixPath(line.removeprefix("0::"))
-            return None if ".." in found.parts or found.name.endswith(" (deleted)") else found
+            path = PurePosixPath(line.removeprefix("0::"))
+            return None if ".." in path.parts or path.name.endswith(" (deleted)") else path
     return None
 
 
@@ -209,8 +209,8 @@ class Cgroups:
 
     def find(self, name: str) -> Cgroup | None:
         """The cgroup of a name; None if there is none."""
-        found = None if self.folder is None else Cgroup(self.folder / name)
-        return found if found is not None and found.folder.is_dir() else None
+        cgroup = None if self.folder is None else Cgroup(self.folder / name)
+        return cgroup if cgroup is not None and cgroup.folder.is_dir() else None
 
     def names(self) -> list[str]:
         """Names of those that there are."""
@@ -257,15 +257,15 @@ def own_folder() -> Path:
     Raises:
         OSError: there is none. The text says why.
     """
-    found = find_folder(
+    folder = find_folder(
         Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape"),
         Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape"),
     )
-    if found is None:
+    if folder is None:
         raise OSError("cgroup v2 is not mounted here")
-    if is_of_batch_scheduler(found):
-        raise OSError(f"{found} is the batch scheduler's, which ends what is in it")
-    return found
+    if is_of_batch_scheduler(folder):
+        raise OSError(f"{folder} is the batch scheduler's, which ends what is in it")
+    return folder
 
 
 def open_cgroups(name: str, say: Callable[[str], None], above: Callable[[], Path] = own_folder) -> Cgroups:

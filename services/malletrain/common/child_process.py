@@ -145,12 +145,12 @@ def spawn(
 
 def _inheritable() -> set[int]:
     """Descriptors that children would inherit: Python and gRPC open none such, but who has started this process may."""
-    found = set()
+    descriptors = set()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are numbers here
         with contextlib.suppress(OSError):  # it has been closed meanwhile
             if os.get_inheritable(int(name)):
-                found.add(int(name))
-    return found
+                descriptors.add(int(name))
+    return descriptors
 
 
 def through_shell(command: Sequence[str], environment: Mapping[str, str], folder: str | None = None) -> tuple[str, ...]:
@@ -176,7 +176,7 @@ def find_program(name: str, environment: Mapping[str, str]) -> str:
     Raises:
         OSError: there is none that may be executed.
     """
-    if found := shutil.which(name, path=environment.get("PATH", os.defpath)):
-        return str(Path(found).absolute())
+    if path := shutil.which(name, path=environment.get("PATH", os.defpath)):
+        return str(Path(path).absolute())
     number = errno.EACCES if "/" in name and Path(name).exists() else errno.ENOENT
     raise OSError(number, os.strerror(number), name)

@@ -107,12 +107,12 @@ class _Start:
         else:
             self._tell(self.begun.set_result, process)
         try:
-            found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            exit_info = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:  # somebody else has collected it: `poll` says what that means
             status = process.poll() or 0
         else:
-            assert found is not None
-            status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            assert exit_info is not None
+            status = exit_info.si_status if exit_info.si_code == os.CLD_EXITED else -exit_info.si_status
         with self._lock:
             if self._given_up:
                 process.poll()

@@ -38,11 +38,11 @@ def cut(workers: Iterable[int]) -> int:
         OSError: the kernel does not allow this process to access sockets of another one.
     """
     holders = _sockets(frozenset(workers))
-    found = between(_connections(), {inode: session for inode, (session, _, _) in holders.items()})
-    for inode in found:
+    inodes = between(_connections(), {inode: session for inode, (session, _, _) in holders.items()})
+    for inode in inodes:
         _, pid, descriptor = holders[inode]
         _shut_down(pid, descriptor, inode)
-    return len(found)
+    return len(inodes)
 
 
 def cut_remote(workers: Iterable[int], head: str) -> int:
@@ -59,7 +59,7 @@ def cut_remote(workers: Iterable[int], head: str) -> int:
         OSError: the kernel does not allow this process to access sockets of another one.
     """
     holders = _sockets(frozenset(workers))
-    spared = {found[4][0] for found in socket.getaddrinfo(head, None)}
+    spared = {info[4][0] for info in socket.getaddrinfo(head, None)}
     count = 0
     for inode, (_, remote) in _connections().items():
         address = address_of(remote)
@@ -74,9 +74,9 @@ def address_of(written: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """Parse ADDRESS:PORT of /proc/net/tcp: the address is in hexadecimal words, in the machine's byte order."""
     digits = written.partition(":")[0]
     words = (int(digits[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(digits), 8))
-    found = ipaddress.ip_address(b"".join(words))
-    mapped = getattr(found, "ipv4_mapped", None)
-    return mapped if mapped is not None else found
+    address = ipaddress.ip_address(b"".join(words))
+    mapped = getattr(address, "ipv4_mapped", None)
+    return mapped if mapped is not None else address
 
 
 def between(connections: Mapping[int, tuple[str, str]], owners: Mapping[int, int]) -> list[int]:
@@ -96,7 +96,7 @@ def between(connections: Mapping[int, tuple[str, str]], owners: Mapping[int, int
 
 def _sockets(sessions: frozenset[int]) -> dict[int, tuple[int, int, int]]:
     """Sockets of all processes of these sessions: session, process id and descriptor, by inode."""
-    found = {}
+    sockets = {}
     for pid in process_ids():
         try:
             session = os.getsid(pid)
@@ -106,21 +106,21 @@ def _sockets(sessions: frozenset[int]) -> dict[int, tuple[int, int, int]]:
             continue
         for descriptor, target in read_descriptors(pid):
             if target.startswith("socket:["):
-                found[int(target[8:-1])] = (session, pid, descriptor)
-    return found
+                sockets[int(target[8:-1])] = (session, pid, descriptor)
+    return sockets
 
 
 def _connections() -> dict[int, tuple[str, str]]:
     """All established TCP connections: local and remote address as the kernel writes them, by inode."""
-    found = {}
+    connections = {}
     for table in _TABLES:
         with contextlib.suppress(FileNotFoundError), Path(table).open(encoding="ascii") as lines:
             next(lines)
             for line in lines:
                 words = line.split()
                 if words[3] == _ESTABLISHED:
-                    found[int(words[9])] = (words[1], words[2])
-    return found
+                    connections[int(words[9])] = (words[1], words[2])
+    return connections
 
 
 def _shut_down(pid: int, descriptor: int, inode: int) -> None:

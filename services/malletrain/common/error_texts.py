@@ -130,12 +130,12 @@ def _links(between: Sequence[str]) -> bool:
 
 def _aborts(lines: Sequence[str]) -> list[int]:
     """Where C++ says what it has aborted for: the line with what(), or the first one."""
-    found = [number for number, line in enumerate(lines) if _ABORTED.match(line)]
-    if not found:
+    numbers = [number for number, line in enumerate(lines) if _ABORTED.match(line)]
+    if not numbers:
         return []
-    following = found[-1] + 1
+    following = numbers[-1] + 1
     has_reason = following < len(lines) and lines[following].lstrip().startswith("what():")
-    return [following if has_reason else found[-1]]
+    return [following if has_reason else numbers[-1]]
 
 
 def _bare_errors(lines: Sequence[str]) -> list[int]:

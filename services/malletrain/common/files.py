@@ -30,8 +30,8 @@ def is_full(folder: Path) -> bool:
     Raises:
         OSError: there is no such folder.
     """
-    found = os.statvfs(folder)
-    return found.f_bavail == 0 or (found.f_files > 0 and found.f_favail == 0)  # some have no limit of files
+    usage = os.statvfs(folder)
+    return usage.f_bavail == 0 or (usage.f_files > 0 and usage.f_favail == 0)  # some have no limit of files
 
 
 def make_private_folder(path: Path) -> None:
@@ -41,8 +41,8 @@ def make_private_folder(path: Path) -> None:
         OSError: it can't be made.
     """
     path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-    found = path.stat()
-    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & ~_PRIVATE:
+    status = path.stat()
+    if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & ~_PRIVATE:
         path.chmod(_PRIVATE)
 
 
@@ -55,8 +55,8 @@ def make_state_folder(path: Path) -> None:
         OSError: it can't be made.
     """
     path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-    found = path.stat()
-    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == _PRIVATE:
+    status = path.stat()
+    if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == _PRIVATE:
         path.chmod(_PASSED_BY_ALL)
 
 

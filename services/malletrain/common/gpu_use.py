@@ -59,10 +59,10 @@ def _is_busy(library: ctypes.CDLL, device: ctypes.c_void_p) -> bool:
 
 
 def _users(library: ctypes.CDLL, device: ctypes.c_void_p) -> frozenset[int]:
-    found = (_Process * _MAX_PROCESSES)()
+    processes = (_Process * _MAX_PROCESSES)()
     count = ctypes.c_uint(_MAX_PROCESSES)
     try:
-        failed = library.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), found)
+        failed = library.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), processes)
     except AttributeError:  # an old library
         return frozenset()
-    return frozenset() if failed else frozenset(found[index].pid for index in range(count.value))
+    return frozenset() if failed else frozenset(processes[index].pid for index in range(count.value))

@@ -118,14 +118,14 @@ def read_times(content: bytes, most: int = MAX_ENTRIES) -> LogTimes:
         size, _, unix_ms = line.partition(b" ")
         if not (_is_number(size) and _is_number(unix_ms)):
             continue
-        found, at = int(size), int(unix_ms)
-        if not (0 < found < _MAX_SIZE and 0 < at < _LATEST_MS):
+        size_then, at = int(size), int(unix_ms)
+        if not (0 < size_then < _MAX_SIZE and 0 < at < _LATEST_MS):
             continue
-        if sizes and found <= sizes[-1]:
+        if sizes and size_then <= sizes[-1]:
             sizes, times = [], []  # it was cut
         elif times and at < times[-1]:
             continue
-        sizes.append(found)
+        sizes.append(size_then)
         times.append(at)
     return LogTimes(tuple(sizes), tuple(times))
 
@@ -248,10 +248,10 @@ class LogTimesWriter:
         Raises:
             OSError: there is no such log.
         """
-        found = log.lstat()
-        if not stat.S_ISREG(found.st_mode):
+        status = log.lstat()
+        if not stat.S_ISREG(status.st_mode):
             return None, None, 0
-        file, path = (found.st_dev, found.st_ino), log_times_path(log)
+        file, path = (status.st_dev, status.st_ino), log_times_path(log)
         error: OSError | None = None
         read = 0
         if known is None:
@@ -263,7 +263,7 @@ class LogTimesWriter:
             before = known.times
         else:
             before = LogTimes()  # the job has put another in its place
-        after = before.seen(found.st_size, int(self._now() * 1000))
+        after = before.seen(status.st_size, int(self._now() * 1000))
         if after is before:
             same = known is not None and known.file == file
             return known if same else _Known(file, after), error, read
@@ -300,7 +300,7 @@ def _stored(path: Path) -> tuple[LogTimes, int]:
 
 def _append(path: Path, text: str) -> None:
     with open_log(path) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE_BYTES:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
             raise OSError(f"{path.name!r} is not the file that was written")
         file.write(text.encode())

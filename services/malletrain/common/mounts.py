@@ -13,7 +13,7 @@ _OWN_MOUNTS = Path("/proc/self/mountinfo")
 
 def unescape(text: str) -> str:
     """A path as it is in mountinfo, where spaces and the like are octal numbers."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def mount_points(mountinfo: str) -> Iterator[str]:

@@ -79,7 +79,7 @@ class OomKills:
 
 def _count_in(path: Path) -> int | None:
     try:
-        found = _COUNT.search(path.read_text(encoding="ascii", errors="replace"))
+        match = _COUNT.search(path.read_text(encoding="ascii", errors="replace"))
     except OSError:
         return None
-    return None if found is None else int(found[1])
+    return None if match is None else int(match[1])

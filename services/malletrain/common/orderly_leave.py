@@ -125,16 +125,16 @@ def first_to_leave(root: int, members: Iterable[Member]) -> tuple[int, ...]:
 def _innermost(member: Member, children: Mapping[int, list[Member]]) -> tuple[Member, ...]:
     """Who of a process and its descendants is asked first."""
     own = [child for child in children.get(member.pid, ()) if not child.helps(member)]
-    inner = _sources(tuple(found for child in own for found in _innermost(child, children)))
-    savers = tuple(found for found in inner if found.catches)
+    inner = _sources(tuple(process for child in own for process in _innermost(child, children)))
+    savers = tuple(process for process in inner if process.catches)
     if member.is_launcher or (member.is_shell and not member.catches):
         chosen = savers or inner
     elif member.is_shell:
         chosen = savers
     elif member.catches:
-        chosen = () if member.is_python else tuple(found for found in savers if found.is_python)
+        chosen = () if member.is_python else tuple(process for process in savers if process.is_python)
     elif member.is_python:
-        chosen = tuple(found for found in savers if found.is_python)
+        chosen = tuple(process for process in savers if process.is_python)
     else:
         chosen = savers or inner
     return chosen or (member,)
@@ -223,14 +223,14 @@ def _pids_of(root: int, statuses: dict[int, ProcessStatus]) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, status in statuses.items():
         children.setdefault(status.parent, []).append(pid)
-    found = dict.fromkeys(pid for pid, status in statuses.items() if pid == root or status.group == root)
-    open_pids = list(found)
+    pids = dict.fromkeys(pid for pid, status in statuses.items() if pid == root or status.group == root)
+    open_pids = list(pids)
     while open_pids:
         for pid in children.get(open_pids.pop(), ()):
-            if pid not in found:
-                found[pid] = None
+            if pid not in pids:
+                pids[pid] = None
                 open_pids.append(pid)
-    return list(found)
+    return list(pids)
 
 
 def _read(pid: int, status: ProcessStatus) -> Member:

@@ -60,11 +60,11 @@ def end_descendants(clock: Callable[[], float] = time.monotonic, kill_groups: Ca
     quiet, deadline, looks = 0, clock() + _PATIENCE_SECONDS, 0
     # One that forks and ends at once may be missed by a look; several in a row hardly.
     while quiet < _QUIET_LOOKS and clock() < deadline:
-        found = list(_descendants())
-        quiet = 0 if found else quiet + 1
-        for process in found:
+        descendants = list(_descendants())
+        quiet = 0 if descendants else quiet + 1
+        for process in descendants:
             process.kill()
-        killed.update(found)
+        killed.update(descendants)
         if looks == 0:
             kill_groups()
         looks += 1

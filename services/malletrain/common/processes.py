@@ -131,10 +131,10 @@ def this_process() -> ProcessId:
     Raises:
         OSError: /proc is not mounted.
     """
-    found = identify(os.getpid())
-    if found is None:
+    process = identify(os.getpid())
+    if process is None:
         raise FileNotFoundError(f"/proc/{os.getpid()}/stat")
-    return found
+    return process
 
 
 def read_environment(pid: int) -> dict[str, str]:
@@ -251,7 +251,7 @@ def kill_processes(
     user_ids: Collection[int] | None = None,
 ) -> list[ProcessId]:
     """Send SIGKILL once to each process that `find_processes` finds; returns those that were alive."""
-    return [found.id for found in find_processes(wanted, is_ours, user_ids=user_ids) if found.id.kill()]
+    return [process.id for process in find_processes(wanted, is_ours, user_ids=user_ids) if process.id.kill()]
 
 
 def _read(pid: int | str, name: str, max_bytes: int = _MAX_FILE_BYTES) -> bytes:

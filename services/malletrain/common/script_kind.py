@@ -57,8 +57,8 @@ class Evidence:
 
     def uses(self, package: str, *ends: str) -> bool:
         """Whether a name in a package is used that ends so, e.g. `uses("horovod", "init")`."""
-        found = (name for name in self.names | self.imports if name.partition(".")[0] == package)
-        return any(name.rpartition(".")[2] in ends for name in found)
+        names_of_package = (name for name in self.names | self.imports if name.partition(".")[0] == package)
+        return any(name.rpartition(".")[2] in ends for name in names_of_package)
 
 
 def evidence_of(source: bytes) -> Evidence:
@@ -110,21 +110,21 @@ def _called(node: ast.Call) -> str:
 
 def _read_variables(node: ast.AST) -> Iterator[str]:
     """Variables of a place that are read here, as `os.environ["RANK"]`, or asked for by `"RANK" in os.environ`."""
-    found: ast.expr | None = None
+    asked: ast.expr | None = None
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-        found = node.slice
+        asked = node.slice
     elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-        found = node.left
+        asked = node.left
     elif isinstance(node, ast.Call) and node.args:
         name = _called(node)
         if name in _READERS:
-            found = node.args[0]
+            asked = node.args[0]
         elif name == "add_argument":
             texts = {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
             if texts & _OPTIONS:
                 yield "LOCAL_RANK"
-    if isinstance(found, ast.Constant) and found.value in _PLACE:
-        yield found.value
+    if isinstance(asked, ast.Constant) and asked.value in _PLACE:
+        yield asked.value
 
 
 ReadFile = Callable[[Path], bytes | None]
@@ -252,12 +252,12 @@ def _of_python(python: PythonCommand, directory: Path, files: ProgramFiles) -> S
     if python.target in _LAUNCHERS:
         return Script(ScriptKind.LAUNCHER, python.target, _LAUNCHERS[python.target])
     own = (directory, *files.own)
-    if (found := _module(python.target, own, files.read)) is not None:
-        return _of_sources(python.target, _sources(found, own, files.read))
+    if (main_file := _module(python.target, own, files.read)) is not None:
+        return _of_sources(python.target, _sources(main_file, own, files.read))
     folders = files.interpreter_packages(python.interpreter[0], directory)
-    found = _module(python.target, folders, files.read)
+    main_file = _module(python.target, folders, files.read)
     package = frozenset({python.target.partition(".")[0]})
-    return _of_sources(python.target, () if found is None else _sources(found, folders, files.read, package))
+    return _of_sources(python.target, () if main_file is None else _sources(main_file, folders, files.read, package))
 
 
 def _module(name: str, folders: Iterable[Path], read: ReadFile) -> Path | None:
@@ -312,7 +312,7 @@ def _of_shell(words: Sequence[str], directory: Path, files: ProgramFiles) -> Scr
     text = words[index].encode() if inline else files.read(path)
     name = f"{PurePath(words[0]).name} -c" if inline else path.name
     folders = [directory] if inline else [directory, path.parent]
-    found = []
+    scripts = []
     for command in _commands(text or b""):
         program = PurePath(command[0]).name
         if program in _LAUNCHERS:
@@ -320,8 +320,8 @@ def _of_shell(words: Sequence[str], directory: Path, files: ProgramFiles) -> Scr
         inner = _inner(command)
         if inner and (not is_interpreter(inner[0]) or parse_python_command(inner)):  # not `python --version`
             tries = [recognise(inner, folder, files) for folder in folders]
-            found.append(next((script for script in tries if script.kind is not ScriptKind.UNKNOWN), tries[0]))
-    return _within(name, found)
+            scripts.append(next((script for script in tries if script.kind is not ScriptKind.UNKNOWN), tries[0]))
+    return _within(name, scripts)
 
 
 def _commands(text: bytes) -> Iterator[list[str]]:
@@ -353,13 +353,13 @@ def _inner(words: Sequence[str]) -> Sequence[str]:
     return ()
 
 
-def _within(name: str, found: Sequence[Script]) -> Script:
+def _within(name: str, scripts: Sequence[Script]) -> Script:
     """A program that starts others: it is run as the only one that it starts, if that is one of many ranks."""
-    kinds = {script.kind for script in found} - {ScriptKind.WRAPPER, ScriptKind.UNKNOWN}
+    kinds = {script.kind for script in scripts} - {ScriptKind.WRAPPER, ScriptKind.UNKNOWN}
     several = {ScriptKind.ANY_BACKEND, ScriptKind.ELASTIC_HOROVOD, ScriptKind.HOROVOD, ScriptKind.TORCHRUN}
-    if len(found) == 1 and kinds and kinds <= several:
-        return replace(found[0], name=name)
-    launched = next((script for script in found if script.kind is ScriptKind.LAUNCHER), None)
+    if len(scripts) == 1 and kinds and kinds <= several:
+        return replace(scripts[0], name=name)
+    launched = next((script for script in scripts if script.kind is ScriptKind.LAUNCHER), None)
     return replace(launched, name=name) if launched else Script(ScriptKind.WRAPPER, name)
 
 
@@ -412,41 +412,43 @@ def _places(name: str, here: Path, folders: Sequence[Path]) -> Iterator[Path]:
 
 def _of_sources(name: str, sources: Iterable[Evidence | None]) -> Script:
     """The kind of a program by its files, its own first."""
-    found = [*sources]
-    if not found or found[0] is None:
+    evidence = [*sources]
+    if not evidence or evidence[0] is None:
         return Script(ScriptKind.UNKNOWN, name)
-    whole = functools.reduce(Evidence.__or__, filter(None, found))
+    whole = functools.reduce(Evidence.__or__, filter(None, evidence))
     return Script(kind_of(whole), name, helped=whole.imports_any(_ANY_BACKEND, _HOROVOD_HELPER, *_TORCHRUN_HELPERS))
 
 
-def kind_of(found: Evidence) -> ScriptKind:
+def kind_of(evidence: Evidence) -> ScriptKind:
     """The kind of a Python program."""
-    if found.imports_any(_ANY_BACKEND):
+    if evidence.imports_any(_ANY_BACKEND):
         return ScriptKind.ANY_BACKEND
-    if found.imports_any(_HOROVOD_HELPER):
+    if evidence.imports_any(_HOROVOD_HELPER):
         return ScriptKind.ELASTIC_HOROVOD
-    if found.imports_any(*_TORCHRUN_HELPERS):
+    if evidence.imports_any(*_TORCHRUN_HELPERS):
         return ScriptKind.TORCHRUN
-    if found.imports_any("horovod") and found.uses("horovod", "init"):
-        if any(".elastic" in name for name in found.names | found.imports if name.startswith("horovod")):
+    if evidence.imports_any("horovod") and evidence.uses("horovod", "init"):
+        if any(".elastic" in name for name in evidence.names | evidence.imports if name.startswith("horovod")):
             return ScriptKind.ELASTIC_HOROVOD
-        if not found.uses("torch", *_INITIALISERS):
+        if not evidence.uses("torch", *_INITIALISERS):
             return ScriptKind.HOROVOD
-        if not found.place:
+        if not evidence.place:
             return ScriptKind.UNKNOWN  # one or the other, by an option
-    return _kind_by_torch(found)
+    return _kind_by_torch(evidence)
 
 
-def _kind_by_torch(found: Evidence) -> ScriptKind:
-    initialises = any(name.rpartition(".")[2] in _INITIALISERS for name in found.names | found.imports)
-    spawns = found.uses("torch", "spawn", "start_processes")
-    forks = found.uses("torch", "Process") or found.uses("multiprocessing", "Process")
-    told = "init_process_group.world_size" in found.keywords
-    if initialises and (spawns or ((forks or told) and not found.place)):
+def _kind_by_torch(evidence: Evidence) -> ScriptKind:
+    initialises = any(name.rpartition(".")[2] in _INITIALISERS for name in evidence.names | evidence.imports)
+    spawns = evidence.uses("torch", "spawn", "start_processes")
+    forks = evidence.uses("torch", "Process") or evidence.uses("multiprocessing", "Process")
+    told = "init_process_group.world_size" in evidence.keywords
+    if initialises and (spawns or ((forks or told) and not evidence.place)):
         return ScriptKind.OWN_RANKS
-    several = any(found.imports_any(package) and found.uses(package, *ends) for package, ends in _TRAINERS)
-    lightning = found.imports_any(*_LIGHTNING) and bool({"Trainer.num_nodes", "Fabric.num_nodes"} & found.keywords)
-    ranked = "LOCAL_RANK" in found.place or found.place >= {"RANK", "WORLD_SIZE"}
+    several = any(evidence.imports_any(package) and evidence.uses(package, *ends) for package, ends in _TRAINERS)
+    lightning = evidence.imports_any(*_LIGHTNING) and bool(
+        {"Trainer.num_nodes", "Fabric.num_nodes"} & evidence.keywords
+    )
+    ranked = "LOCAL_RANK" in evidence.place or evidence.place >= {"RANK", "WORLD_SIZE"}
     if initialises or several or lightning or ranked:
         return ScriptKind.TORCHRUN
     return ScriptKind.SINGLE

@@ -38,10 +38,10 @@ def _linked(folder: Path) -> Iterator[Path]:
     for file in islice(sorted(folder.glob("*.pth")), _MAX_FOLDERS):
         try:
             with file.open(errors="replace") as lines:
-                found = [line.strip() for line in islice(lines.read(_MAX_PATH_FILE_BYTES).splitlines(), _MAX_LINES)]
+                entries = [line.strip() for line in islice(lines.read(_MAX_PATH_FILE_BYTES).splitlines(), _MAX_LINES)]
         except OSError:
             continue
-        yield from (folder / line for line in found if line and not line.startswith(("#", "import ", "import\t")))
+        yield from (folder / line for line in entries if line and not line.startswith(("#", "import ", "import\t")))
 
 
 _MAX_FILE_BYTES = 1 << 20
@@ -89,8 +89,8 @@ def read_script(
     """
 
     def find(program: str) -> Path | None:
-        found = shutil.which(program, path=search_path)
-        return Path(found) if found else None
+        path = shutil.which(program, path=search_path)
+        return Path(path) if path else None
 
     own = tuple(Path(directory, folder) for folder in python_path.split(os.pathsep) if folder)
     return recognise(command, directory, ProgramFiles(ScriptReader(), find, package_folders, own))

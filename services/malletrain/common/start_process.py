@@ -78,10 +78,10 @@ def _in_folder(command: Sequence[str], folder: str, environment: Mapping[str, st
     """
     name = command[0]
     # A relative path is one of that folder, as it is when the folder has been entered.
-    found = find_program(str(Path(folder, name)) if "/" in name else name, environment)
+    program = find_program(str(Path(folder, name)) if "/" in name else name, environment)
     if not os.path.isdir(folder):  # noqa: PTH112 - it may be relative to where this process is, as the program is not
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
-    return (sys.executable, "-I", "-S", str(_ENTER_FOLDER), folder, found, *command[1:])
+    return (sys.executable, "-I", "-S", str(_ENTER_FOLDER), folder, program, *command[1:])
 
 
 def _start(

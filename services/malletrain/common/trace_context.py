@@ -33,10 +33,10 @@ class TraceContext:
 
 def parse_traceparent(text: object) -> TraceContext | None:
     """The context that a text names; None if it names none: what others send is never an error."""
-    found = _PATTERN.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         return None
-    trace_id, span_id, flags = found.groups()
+    trace_id, span_id, flags = match.groups()
     if not int(trace_id, 16) or not int(span_id, 16):
         return None
     return TraceContext(trace_id, span_id, bool(int(flags, 16) & _SAMPLED))

@@ -58,16 +58,16 @@ def tracker_variables(environ: Mapping[str, str]) -> dict[str, str]:
     if not names or not directory or rank != "0":
         return {}
     folder = Path(directory)
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     # Numbers of jobs begin anew with each installation, and W&B takes no identifier of a deleted run again.
     instance = _identifier_in(folder / _INSTANCE_FILE)
     if "wandb" in names and instance and not {"WANDB_RUN_ID", "WANDB_RESUME"} & environ.keys():
-        found |= {"WANDB_RUN_ID": f"malletrain-{instance}", "WANDB_RESUME": "allow"}
+        variables |= {"WANDB_RUN_ID": f"malletrain-{instance}", "WANDB_RESUME": "allow"}
     if "mlflow" in names and "MLFLOW_RUN_ID" not in environ and (run := _identifier_in(folder / MLFLOW_RUN_FILE)):
-        found["MLFLOW_RUN_ID"] = run
+        variables["MLFLOW_RUN_ID"] = run
     if "tensorboard" in names and "TENSORBOARD_LOGGING_DIR" not in environ:
-        found["TENSORBOARD_LOGGING_DIR"] = str(folder / TENSORBOARD_FOLDER)
-    return found
+        variables["TENSORBOARD_LOGGING_DIR"] = str(folder / TENSORBOARD_FOLDER)
+    return variables
 
 
 def _identifier_in(path: Path) -> str:

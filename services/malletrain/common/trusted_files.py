@@ -110,9 +110,9 @@ def way_to(path: Path, look: Callable[[str], os.stat_result] = os.lstat) -> Iter
         if name == "..":
             here = os.path.dirname(here)  # noqa: PTH120 - of a text without links
             continue
-        found = look(joined := os.path.join(here, name))  # noqa: PTH118
-        yield _entry(joined, found)
-        if not stat.S_ISLNK(found.st_mode):
+        status = look(joined := os.path.join(here, name))  # noqa: PTH118
+        yield _entry(joined, status)
+        if not stat.S_ISLNK(status.st_mode):
             here = joined
             continue
         if (links := links + 1) > _MAX_LINKS:
@@ -134,9 +134,9 @@ def _names(path: str) -> list[str]:
     return [name for name in path.split("/") if name not in ("", ".")]
 
 
-def _entry(path: str, found: os.stat_result) -> PathEntry:
-    writes = bool(found.st_mode & stat.S_IWGRP) and not _is_private_group(path, found.st_uid, found.st_gid)
-    return PathEntry(path, found.st_mode, found.st_uid, writes)
+def _entry(path: str, status: os.stat_result) -> PathEntry:
+    writes = bool(status.st_mode & stat.S_IWGRP) and not _is_private_group(path, status.st_uid, status.st_gid)
+    return PathEntry(path, status.st_mode, status.st_uid, writes)
 
 
 def _is_private_group(path: str, user_id: int, group_id: int) -> bool:

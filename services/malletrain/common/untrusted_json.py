@@ -53,7 +53,7 @@ def parse_object(text: bytes, bounds: JsonBounds = DEFAULT_BOUNDS) -> dict[str, 
     """
     _check_size(text, bounds)
     try:
-        found = json.loads(
+        value = json.loads(
             text.decode("utf-8"),
             object_pairs_hook=_without_repetition,
             parse_constant=_refuse_constant,
@@ -63,9 +63,9 @@ def parse_object(text: bytes, bounds: JsonBounds = DEFAULT_BOUNDS) -> dict[str, 
         raise
     except (ValueError, RecursionError) as error:
         raise UntrustedJsonError(f"expected JSON, got {text[:_SHOWN]!r} ({error})"[:500]) from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise UntrustedJsonError(f"expected an object, got {text[:_SHOWN]!r}")
-    return found
+    return value
 
 
 def _check_size(text: bytes, bounds: JsonBounds) -> None:
@@ -88,10 +88,10 @@ def _check_size(text: bytes, bounds: JsonBounds) -> None:
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object. Readers differ in which of two fields with one name counts."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise UntrustedJsonError("expected each field once")
-    return found
+    return fields
 
 
 def _refuse_constant(name: str) -> float:
@@ -118,12 +118,12 @@ def text_of(fields: Mapping[str, Any], name: str, most: int, default: str | None
     Raises:
         UntrustedJsonError: it is something else, or missing.
     """
-    found = fields.get(name)
-    if found is None and default is not None:
+    value = fields.get(name)
+    if value is None and default is not None:
         return default
-    if not isinstance(found, str):
-        raise _unexpected(name, "a text", found)
-    return found[:most]
+    if not isinstance(value, str):
+        raise _unexpected(name, "a text", value)
+    return value[:most]
 
 
 def texts_of(fields: Mapping[str, Any], name: str, max_texts: int, most: int) -> tuple[str, ...]:
@@ -132,12 +132,12 @@ def texts_of(fields: Mapping[str, Any], name: str, max_texts: int, most: int) ->
     Raises:
         UntrustedJsonError: it is something else.
     """
-    found = fields.get(name)
-    if found is None:
+    value = fields.get(name)
+    if value is None:
         return ()
-    if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
-        raise _unexpected(name, "a list of texts", found)
-    return tuple(entry[:most] for entry in found[:max_texts])
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        raise _unexpected(name, "a list of texts", value)
+    return tuple(entry[:most] for entry in value[:max_texts])
 
 
 def integer_of(fields: Mapping[str, Any], name: str, lowest: int, highest: int) -> int:
@@ -146,10 +146,10 @@ def integer_of(fields: Mapping[str, Any], name: str, lowest: int, highest: int) 
     Raises:
         UntrustedJsonError: it is something else, or missing.
     """
-    found = fields.get(name)
-    if type(found) is not int or not lowest <= found <= highest:  # true and false are numbers of Python
-        raise _unexpected(name, f"a whole number from {lowest} to {highest}", found)
-    return found
+    value = fields.get(name)
+    if type(value) is not int or not lowest <= value <= highest:  # true and false are numbers of Python
+        raise _unexpected(name, f"a whole number from {lowest} to {highest}", value)
+    return value
 
 
 def flag_of(fields: Mapping[str, Any], name: str) -> bool:
@@ -158,11 +158,11 @@ def flag_of(fields: Mapping[str, Any], name: str) -> bool:
     Raises:
         UntrustedJsonError: it is something else.
     """
-    found = fields.get(name, False)
-    if not isinstance(found, bool):
-        raise _unexpected(name, "true or false", found)
-    return found
+    value = fields.get(name, False)
+    if not isinstance(value, bool):
+        raise _unexpected(name, "true or false", value)
+    return value
 
 
-def _unexpected(name: str, expected: str, found: object) -> UntrustedJsonError:
-    return UntrustedJsonError(f"{name}: expected {expected}, got {str(found)[:_SHOWN]!r}")
+def _unexpected(name: str, expected: str, value: object) -> UntrustedJsonError:
+    return UntrustedJsonError(f"{name}: expected {expected}, got {str(value)[:_SHOWN]!r}")

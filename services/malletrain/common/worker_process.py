@@ -148,8 +148,8 @@ class WorkerProcess:
 
     def _code_end(self) -> int:
         self._read_status()
-        found = [code for letter, code in _ENDS.items() if letter in self.status]
-        return found[0] if found else -signal.SIGALRM
+        codes = [code for letter, code in _ENDS.items() if letter in self.status]
+        return codes[0] if codes else -signal.SIGALRM
 
     def is_stopped(self) -> bool:
         """Whether a signal such as SIGSTOP has stopped it. A process that a debugger holds is not stopped."""
@@ -273,10 +273,10 @@ def worker_command(
         warm: Whether a Python worker imports the modules of its script before its start.
     """
     numbers = [str(number) for number in (parent, *pipes)]
-    found = warm_command(command) if warm else None
-    if found is None:
+    parsed = warm_command(command) if warm else None
+    if parsed is None:
         return [python, str(BOOTSTRAP), *numbers, "cold", *command]
-    return [*found.interpreter, str(BOOTSTRAP), *numbers, "warm", found.kind, found.target, *found.arguments]
+    return [*parsed.interpreter, str(BOOTSTRAP), *numbers, "warm", parsed.kind, parsed.target, *parsed.arguments]
 
 
 def warm_command(command: Sequence[str]) -> PythonCommand | None:
@@ -285,8 +285,8 @@ def warm_command(command: Sequence[str]) -> PythonCommand | None:
     Returns:
         None for other commands, and for a script whose first line is skipped (`python -x`), which `runpy` can't do.
     """
-    found = parse_python_command(command)
-    return None if found is None or found.skips_first_line else found
+    parsed = parse_python_command(command)
+    return None if parsed is None or parsed.skips_first_line else parsed
 
 
 def kill_workers(
@@ -311,9 +311,9 @@ def kill_workers(
     wanted = {env.JOB_ID: job_id, **(marks or {})}
     only = None if nodes is None else set(nodes)
 
-    def belongs(found: Mapping[str, str]) -> bool:
-        node = found.get(env.NODE)
-        return node is not None and (only is None or node in only) and wanted.items() <= found.items()
+    def belongs(environment: Mapping[str, str]) -> bool:
+        node = environment.get(env.NODE)
+        return node is not None and (only is None or node in only) and wanted.items() <= environment.items()
 
     def is_ours(_: Mapping[str, str], user_ids: frozenset[int]) -> bool:
         return bool(user_ids) if account is None else user_ids == {account.user_id}

@@ -44,11 +44,11 @@ def place(counts: Sequence[int], nodes: Mapping[str, int], held: Sequence[frozen
     """
     had = tuple(held) or (frozenset(),) * len(counts)
     shares = [_in_order(counts, nodes), _best_fit(counts, nodes, had), _best_fit(counts, nodes, ())]
-    found = [named(relabelled(one, nodes, had), nodes, had) for one in shares]
+    placements = [named(relabelled(one, nodes, had), nodes, had) for one in shares]
     there = all(number < nodes.get(node, 0) for own in had for node, number in own)
     if there and all(len(own) == count for own, count in zip(had, counts, strict=True)):
-        found.append(had)
-    rated = [_rated(gpus, had) for gpus in found]
+        placements.append(had)
+    rated = [_rated(gpus, had) for gpus in placements]
     return min(rated, key=lambda placement: (round(placement.score, _DIGITS), placement.moved))
 
 

@@ -90,9 +90,9 @@ def profile_plan(models: Sequence[EnsembleModel], gpus_per_node: int) -> Profile
 
 
 def _peaks(row: Sequence[float]) -> tuple[int, ...]:
-    best, fastest, found = 1, row[0], []
+    best, fastest, peaks = 1, row[0], []
     for count, rate in enumerate(row, 1):
         if rate > fastest:
             best, fastest = count, rate
-        found.append(best)
-    return tuple(found)
+        peaks.append(best)
+    return tuple(peaks)

@@ -61,8 +61,8 @@ class Preprocessing:
         cohorts = _cohorts(rates, positions or dict.fromkeys(rates, 0.0))
         slowest = [min(rates[member] for member in cohort) for cohort in cohorts]
         share = min(1.0, self.rate / sum(slowest))
-        found = {m: pace * share for cohort, pace in zip(cohorts, slowest, strict=True) for m in cohort}
-        return {member: found[member] for member in rates}
+        paces = {m: pace * share for cohort, pace in zip(cohorts, slowest, strict=True) for m in cohort}
+        return {member: paces[member] for member in rates}
 
 
 def of_flotillas(problem: FleetProblem) -> Preprocessing:
@@ -96,11 +96,11 @@ def unshared(rates: Mapping[int, float], feed: float) -> dict[int, float]:
 
 def _cohorts(rates: Mapping[int, float], positions: Mapping[int, float]) -> list[list[int]]:
     """Members that share: near each other, and none with less than half the pace of the others."""
-    found: list[list[int]] = []
+    cohorts: list[list[int]] = []
     for near in _runs(positions, lambda before, after: after - before > NEAR_SAMPLES):
         alike = {member: rates[member] for member in near}
-        found += _runs(alike, lambda before, after: before < LEFT_BEHIND * after)
-    return found
+        cohorts += _runs(alike, lambda before, after: before < LEFT_BEHIND * after)
+    return cohorts
 
 
 def _runs(values: Mapping[int, float], is_cut: Callable[[float, float], bool]) -> list[list[int]]:

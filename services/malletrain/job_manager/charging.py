@@ -33,8 +33,8 @@ class ChargeRate(BaseModel):
     @field_validator("from_month")
     @classmethod
     def _is_month(cls, value: str) -> str:
-        found = _MONTH.match(value)
-        if found is None or int(found[1]) < _MIN_YEAR:
+        match = _MONTH.match(value)
+        if match is None or int(match[1]) < _MIN_YEAR:
             raise ValueError("expected a month as 2026-08")
         return value
 

@@ -30,19 +30,19 @@ def check_form(at: str, spec: resources_pb2.JobSpec) -> Dependencies:
     """
     if not spec.HasField("dependencies"):
         return NO_DEPENDENCIES
-    found = Dependencies(tuple(spec.dependencies.after), tuple(spec.dependencies.after_ok))
-    if found and spec.HasField("fleet"):
-        raise InvalidInputError(at, "none: members of a fleet wait for no other job", found.names[0])
-    if len(found.names) > MAX_DEPENDENCIES:
-        raise InvalidInputError(at, f"at most {MAX_DEPENDENCIES} jobs and arrays", len(found.names))
+    dependencies = Dependencies(tuple(spec.dependencies.after), tuple(spec.dependencies.after_ok))
+    if dependencies and spec.HasField("fleet"):
+        raise InvalidInputError(at, "none: members of a fleet wait for no other job", dependencies.names[0])
+    if len(dependencies.names) > MAX_DEPENDENCIES:
+        raise InvalidInputError(at, f"at most {MAX_DEPENDENCIES} jobs and arrays", len(dependencies.names))
     seen: set[str] = set()
-    for field, name in _entries(at, found):
+    for field, name in _entries(at, dependencies):
         if not _NAME.match(name):
             raise InvalidInputError(field, "the identifier of a job (j000012) or of an array (a000012)", name)
         if name in seen:
             raise InvalidInputError(field, "each job and array once, in after or in after_ok", name)
         seen.add(name)
-    return found
+    return dependencies
 
 
 def check_named(
@@ -74,7 +74,7 @@ def check_named(
                     raise InvalidInputError(field, f"at most {MAX_NAMES} different ones in a submission", name)
                 looked_at[name] = _jobs_named(name, job, jobs_from)
             _check_jobs(field, name, looked_at[name], owner, must_complete=name in spec.dependencies.after_ok)
-    return frozenset(found.id for jobs in looked_at.values() for found in jobs if not found.state.final)
+    return frozenset(earlier.id for jobs in looked_at.values() for earlier in jobs if not earlier.state.final)
 
 
 def _entries(at: str, dependencies: Dependencies) -> list[tuple[str, str]]:
@@ -87,9 +87,9 @@ def _entries(at: str, dependencies: Dependencies) -> list[tuple[str, str]]:
 def _jobs_named(name: str, job: Callable[[int], Job | None], jobs_from: Callable[[int], Sequence[Job]]) -> list[Job]:
     number = job_number(name)
     if name.startswith("a"):
-        return [found for found in jobs_from(number) if found.array_id == name]
-    found = job(number)
-    return [found] if found is not None and found.id == name else []
+        return [member for member in jobs_from(number) if member.array_id == name]
+    named = job(number)
+    return [named] if named is not None and named.id == name else []
 
 
 def _check_jobs(field: str, name: str, jobs: Sequence[Job], owner: str, *, must_complete: bool) -> None:

@@ -140,9 +140,9 @@ class LogReader:
                 until, after = _until(unread, budget)
                 if budget >= _MAX_LINE_BYTES * len(unread):
                     until = after  # until then, a file has more than may be a line without an end
-                found, silent = self._read_until(unread, until, to_the_end=to_the_end, states=states, fresh=fresh)
-                if found:
-                    return found
+                lines, silent = self._read_until(unread, until, to_the_end=to_the_end, states=states, fresh=fresh)
+                if lines:
+                    return lines
                 if silent:
                     unread = [part for part in unread if part.key not in silent and (checked or _opens(part.file.path))]
                     checked = True
@@ -155,10 +155,10 @@ class LogReader:
     def _unread(self, fresh: bool) -> list[_Unread]:
         """Files with something to read; the one that was written last comes last."""
         files = [(file_key(file.path.name), file) for file in log_files(self._folder)]
-        found = {key: file for key, file in files if self._offsets.get(key, 0) != file.size}
-        all_times = {} if fresh else self._times_of(found)
+        grown = {key: file for key, file in files if self._offsets.get(key, 0) != file.size}
+        all_times = {} if fresh else self._times_of(grown)
         unread = []
-        for key, file in found.items():
+        for key, file in grown.items():
             times = all_times.get(key, LogTimes())
             begin = self._offsets.get(key)
             if begin is None:
@@ -193,14 +193,14 @@ class LogReader:
                 continue
             try:
                 with open_plain(log_times_path(file.path)) as opened:
-                    found = os.fstat(opened.fileno())
-                    version = found.st_mtime_ns, found.st_size
+                    status = os.fstat(opened.fileno())
+                    version = status.st_mtime_ns, status.st_size
                     before = self._times.get(key)
                     if before is not None and before[0] == version:
                         known[key] = version, before[1].reduced(most)
-                    elif (taken := min(share, found.st_size)) <= left:
+                    elif (taken := min(share, status.st_size)) <= left:
                         left -= taken
-                        known[key] = version, read_times(_end_of(opened, found.st_size, taken), most)
+                        known[key] = version, read_times(_end_of(opened, status.st_size, taken), most)
             except OSError:
                 continue  # none was written, or the job has removed it
         self._times = known
@@ -223,15 +223,15 @@ class LogReader:
             limit = None if end >= part.file.size else end
             if limit is not None and limit <= part.begin:
                 continue
-            found, taken = self._read_file(part, most, limit, to_the_end, states)
-            if not found:
+            texts, taken = self._read_file(part, most, limit, to_the_end, states)
+            if not texts:
                 # The beginnings of many lines must not use up what others may take.
                 if taken == 0 or end - part.begin > _MAX_LINE_BYTES:
                     silent.add(part.key)
                 continue
             most -= taken
             writer = writer_of(part.file.path)
-            for text, position in found:
+            for text, position in texts:
                 known = part.times.ms_at(position)
                 # What was written after the last look is as old as the file, at most.
                 by = known or part.last_ms
@@ -254,7 +254,7 @@ class LogReader:
         """
         key = part.key
         offset = self._offsets.get(key, 0)
-        found: list[tuple[str, int]] = []
+        texts: list[tuple[str, int]] = []
         taken, rest, at_end = 0, b"", False
         try:
             with open_plain(part.file.path) as file:
@@ -271,38 +271,38 @@ class LogReader:
                         *parts, last = _parts(line)
                         for piece in parts:
                             offset += len(piece)
-                            self._add_part(found, key, piece, offset)
+                            self._add_part(texts, key, piece, offset)
                         offset += len(last) + 1
-                        self._add(found, key, last, offset)
+                        self._add(texts, key, last, offset)
                         self._shown.pop(key, None)
                     *parts, rest = _parts(rest)
                     for piece in parts:
                         offset += len(piece)
-                        self._add_part(found, key, piece, offset)
+                        self._add_part(texts, key, piece, offset)
         except OSError:
             return [], 0  # the job has removed it, or put something else in its place
         at_end = at_end and limit is None
         if rest and at_end and to_the_end:
             offset += len(rest)
-            self._add(found, key, rest, offset)
+            self._add(texts, key, rest, offset)
         elif at_end and states and b"\r" in rest and (text := last_state(rest)):
             # What comes before its newest state will not be needed any more.
             offset += rest.rstrip(b"\r").rfind(b"\r") + 1
-            self._add(found, key, rest, offset)
+            self._add(texts, key, rest, offset)
             self._shown[key] = hash(text)
         self._offsets[key] = offset
-        return found, taken
+        return texts, taken
 
-    def _add_part(self, found: list[tuple[str, int]], key: str, part: bytes, end: int) -> None:
+    def _add_part(self, texts: list[tuple[str, int]], key: str, part: bytes, end: int) -> None:
         """Add a part of a line that is too long. It always counts, so that whoever reads much also gets lines."""
         self._shown.pop(key, None)
-        found.append((last_state(part), end))
+        texts.append((last_state(part), end))
 
-    def _add(self, found: list[tuple[str, int]], key: str, line: bytes, end: int) -> None:
+    def _add(self, texts: list[tuple[str, int]], key: str, line: bytes, end: int) -> None:
         """Add a line or its state, unless it is a state that was returned before the line had its end."""
         text = last_state(line)
         if key not in self._shown or (text and hash(text) != self._shown[key]):
-            found.append((text, end))
+            texts.append((text, end))
 
 
 def _until(unread: Sequence[_Unread], budget: int) -> tuple[int, int]:
@@ -349,7 +349,7 @@ def _end_of(file: BinaryIO, size: int, most: int) -> bytes:
 
 def log_files(folder: JobFolder) -> list[LogFile]:
     """Log files of workers; the one that was written last comes last."""
-    found: list[tuple[int, str, LogFile]] = []
+    files: list[tuple[int, str, LogFile]] = []
     try:
         with os.scandir(folder.logs) as entries:
             for entry in itertools.islice(entries, 2 * MAX_FILES):
@@ -357,10 +357,10 @@ def log_files(folder: JobFolder) -> list[LogFile]:
                     status = entry.stat(follow_symlinks=False)
                     written_ms = min(max(0, status.st_mtime_ns // 1_000_000), _LATEST_MS)
                     file = LogFile(Path(entry.path), status.st_size, written_ms)
-                    found.append((status.st_mtime_ns, entry.name, file))
+                    files.append((status.st_mtime_ns, entry.name, file))
     except OSError:
         return []  # not started yet, or the job has removed it
-    return [file for _, _, file in sorted(found, key=lambda each: each[:2])[:MAX_FILES]]
+    return [file for _, _, file in sorted(files, key=lambda each: each[:2])[:MAX_FILES]]
 
 
 def file_key(name: str) -> str:

@@ -101,13 +101,13 @@ class _Pacing:
         def timed() -> list[WrittenLine]:
             nonlocal seconds
             begin = time.thread_time()
-            found = self._reader.read(to_the_end=to_the_end, states=states, fresh=fresh)
+            lines = self._reader.read(to_the_end=to_the_end, states=states, fresh=fresh)
             seconds = time.thread_time() - begin
-            return found
+            return lines
 
-        found = await self._look(timed)
+        new_lines = await self._look(timed)
         self.pause_seconds = min(_PAUSE_PER_LOOK * seconds, _MAX_PAUSE_SECONDS)
-        return found
+        return new_lines
 
 
 async def stream(
@@ -227,7 +227,7 @@ def _last_lines(path: Path, lines: int) -> list[str]:
             content = file.read(CHUNK_BYTES)
     except OSError:
         return []
-    found = content.removesuffix(b"\n").split(b"\n")
-    if size > CHUNK_BYTES and len(found) > 1:
-        del found[0]  # its beginning is missing
-    return [last_state(line)[-_MAX_TAIL_LINE_LENGTH:] for line in found[-lines:]] if content else []
+    parts = content.removesuffix(b"\n").split(b"\n")
+    if size > CHUNK_BYTES and len(parts) > 1:
+        del parts[0]  # its beginning is missing
+    return [last_state(line)[-_MAX_TAIL_LINE_LENGTH:] for line in parts[-lines:]] if content else []

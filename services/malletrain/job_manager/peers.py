@@ -64,7 +64,7 @@ class ManagerPeers:
         except grpc.aio.AioRpcError as error:
             self._log.warning("last progress not known", job=job_id, code=error.code().name)
             return None
-        return next((replace(progress_of(found), stalled=False) for found in response.progress), None)
+        return next((replace(progress_of(progress), stalled=False) for progress in response.progress), None)
 
     async def forget(self, job_ids: Collection[str]) -> bool:
         """Have Monitor delete what it stores of jobs. False: it is away, or of a version that can't."""

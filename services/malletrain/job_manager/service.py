@@ -373,8 +373,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         held = looked_at = 0
         while True:
             wanted = min(_READ_AT_ONCE, size - len(jobs))
-            found = await asyncio.to_thread(self._store.jobs, position, wanted + 1, states, request.owner)
-            for index, job in enumerate(found[:wanted]):
+            stored_jobs = await asyncio.to_thread(self._store.jobs, position, wanted + 1, states, request.owner)
+            for index, job in enumerate(stored_jobs[:wanted]):
                 if index % _SHOWN_AT_ONCE == 0:
                     await asyncio.sleep(0)  # a release must not wait for a thousand jobs
                 if request.name and job.spec.name != request.name:
@@ -384,7 +384,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                 held, position = held + jobs[-1].ByteSize(), job.number
                 if held >= MAX_BYTES:
                     break
-            others = bool(found) and found[-1].number > position
+            others = bool(stored_jobs) and stored_jobs[-1].number > position
             looked_at += wanted  # a page of few jobs, or none, may follow a look at many of other names
             if not others or len(jobs) == size or held >= MAX_BYTES or looked_at >= wire.MAX_PAGE:
                 token = str(position) if others else ""
@@ -394,8 +394,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """What the owners use and have used."""
         del request, context
         half_life = self._section.fair_share_half_life_seconds
-        found = owner_shares(self._engine.state, self._clock.time(), half_life)
-        owners = map(wire.owner_message, found)
+        shares = owner_shares(self._engine.state, self._clock.time(), half_life)
+        owners = map(wire.owner_message, shares)
         return pb.ListOwnersResponse(owners=owners, half_life_seconds=half_life, burst_buffer=self._quota())
 
     async def GetUsage(self, request: pb.GetUsageRequest, context: Context) -> AsyncIterator[pb.GetUsageResponse]:
@@ -530,12 +530,12 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         size = wire.page_size(request.page_size)
         await self._engine.caught_up()
         number = self._job(request.job_id).number if request.job_id else None
-        found = self._store.events(wire.position(request.page_token), size + 1, number)
-        token = str(found[size - 1].sequence) if len(found) > size else ""
-        owners = self._store.owners({stored.event.job_id for stored in found})
+        rows = self._store.events(wire.position(request.page_token), size + 1, number)
+        token = str(rows[size - 1].sequence) if len(rows) > size else ""
+        owners = self._store.owners({stored.event.job_id for stored in rows})
         shown = (
             event_visible_to(current_caller(), wire.event_message(stored), owners.get(stored.event.job_id, ""))
-            for stored in found[:size]
+            for stored in rows[:size]
         )
         events, more = next(pieces(shown))
         token = str(events[-1].sequence) if more else token

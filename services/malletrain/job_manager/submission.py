@@ -265,11 +265,11 @@ def _check_replicas(at: str, spec: resources_pb2.JobSpec) -> tuple[int, ...]:
     for name, scale in {"min_nodes": spec.min_nodes, "max_nodes": spec.max_nodes, **scales}.items():
         if scale % nodes:
             raise InvalidInputError(f"{at}.{name}", f"a multiple of nodes_per_replica ({nodes})", scale)
-    found = tuple(spec.permitted_nodes) or tuple(range(spec.min_nodes, spec.max_nodes + 1, nodes))
-    if len(found) > _MAX_SCALES:
+    permitted = tuple(spec.permitted_nodes) or tuple(range(spec.min_nodes, spec.max_nodes + 1, nodes))
+    if len(permitted) > _MAX_SCALES:
         most = spec.min_nodes + nodes * (_MAX_SCALES - 1)
         raise InvalidInputError(f"{at}.max_nodes", f"at most {most}, or {_MAX_SCALES} permitted_nodes", spec.max_nodes)
-    return found
+    return permitted
 
 
 def _check_figures(at: str, spec: resources_pb2.JobSpec) -> None:
@@ -452,17 +452,17 @@ def check_array(specs: Sequence[resources_pb2.JobSpec]) -> None:
 
 
 def _check_parameters(at: str, spec: resources_pb2.JobSpec) -> dict[str, str]:
-    found = dict(spec.array_parameters)
-    if found and not spec.HasField("array"):
-        raise InvalidInputError(at, "none where there is no array", sorted(found))
-    if len(found) > _MAX_PARAMETERS:
-        raise InvalidInputError(at, f"at most {_MAX_PARAMETERS} parameters", len(found))
-    for name, value in found.items():
+    parameters = dict(spec.array_parameters)
+    if parameters and not spec.HasField("array"):
+        raise InvalidInputError(at, "none where there is no array", sorted(parameters))
+    if len(parameters) > _MAX_PARAMETERS:
+        raise InvalidInputError(at, f"at most {_MAX_PARAMETERS} parameters", len(parameters))
+    for name, value in parameters.items():
         if not _PARAMETER.match(name):
             raise InvalidInputError(at, "names of 1 to 64 letters, digits, _ and -", name)
         if len(value) > _MAX_PARAMETER_LENGTH or not value.isprintable():
             raise InvalidInputError(f"{at}.{name}", f"at most {_MAX_PARAMETER_LENGTH} printable characters", value)
-    return found
+    return parameters
 
 
 def check_fleet(specs: Sequence[resources_pb2.JobSpec], burst_buffer_gb: int) -> FleetSpec | None:

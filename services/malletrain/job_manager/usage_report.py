@@ -72,18 +72,18 @@ def entries_of(
     Raises:
         LimitExceededError: they are too many.
     """
-    found: dict[tuple[str, str, int, int], tuple[UsageAmounts, Charge]] = {}
+    sums: dict[tuple[str, str, int, int], tuple[UsageAmounts, Charge]] = {}
     for entry in (*stored.sums, *_going_on(stored.opened, query, now, samples)):
         key = _key(entry, query.keys)
-        amounts, charge = found.get(key, (UsageAmounts(), Charge()))
-        found[key] = (amounts + entry.amounts, charge + charge_of(entry.amounts, entry.month, rates))
+        amounts, charge = sums.get(key, (UsageAmounts(), Charge()))
+        sums[key] = (amounts + entry.amounts, charge + charge_of(entry.amounts, entry.month, rates))
     # No more rows than that are read, open ones included: what is cut off must not be missing from a bill.
-    if max(len(found), len(stored.sums) + len(stored.opened)) > MAX_SUMS:
+    if max(len(sums), len(stored.sums) + len(stored.opened)) > MAX_SUMS:
         raise LimitExceededError(f"this comes to more than {MAX_SUMS} rows: ask for fewer days, or not by job")
     return [
         UsageEntry(owner, project, job_id(number) if number else "", month_name(month) if month else "", *value)
         for (month, owner, project, number), value in sorted(
-            ((key[3], key[0], key[1], key[2]), value) for key, value in found.items()
+            ((key[3], key[0], key[1], key[2]), value) for key, value in sums.items()
         )
     ]
 
@@ -92,12 +92,12 @@ def _day(field: str, text: str, default: int) -> int:
     if not text:
         return default
     try:
-        found = date.fromisoformat(text) if _DATE.match(text) else None
+        day = date.fromisoformat(text) if _DATE.match(text) else None
     except ValueError:
-        found = None
-    if found is None or not _EPOCH <= found <= date(9999, 1, 1):
+        day = None
+    if day is None or not _EPOCH <= day <= date(9999, 1, 1):
         raise InvalidInputError(field, "a day as 2026-07-01, from 1970 on", text)
-    return (found - _EPOCH).days
+    return (day - _EPOCH).days
 
 
 def _going_on(

@@ -89,12 +89,12 @@ def usage_keys(values: Sequence[job_manager_pb2.UsageKey.ValueType]) -> list[Usa
     Raises:
         InvalidInputError: a value is none, or comes twice.
     """
-    found: list[UsageKey] = []
+    keys: list[UsageKey] = []
     for index, value in enumerate(values):
-        if value not in _USAGE_KEYS or _USAGE_KEYS[value] in found:
+        if value not in _USAGE_KEYS or _USAGE_KEYS[value] in keys:
             raise InvalidInputError(f"group_by[{index}]", "a key of UsageKey, each once at most", value)
-        found.append(_USAGE_KEYS[value])
-    return found
+        keys.append(_USAGE_KEYS[value])
+    return keys
 
 
 def usage_message(entry: UsageEntry) -> job_manager_pb2.UsageRow:

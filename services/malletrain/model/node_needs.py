@@ -145,31 +145,31 @@ class Need(NamedTuple):
 @lru_cache(maxsize=4096)
 def needs_of(needs: NodeNeeds) -> tuple[Need, ...]:
     """What a job needs, one thing after the other; each feature of `a&b` is one."""
-    found = []
+    singles = []
     if needs.pool:
-        found.append(Need(f"pool {needs.pool}", NodeNeeds(pool=needs.pool)))
+        singles.append(Need(f"pool {needs.pool}", NodeNeeds(pool=needs.pool)))
     if needs.gpu:
-        found.append(Need(f"GPU {needs.gpu}", NodeNeeds(gpu=needs.gpu)))
+        singles.append(Need(f"GPU {needs.gpu}", NodeNeeds(gpu=needs.gpu)))
     if needs.gpu_memory_mib:
         words = f"GPUs of at least {size_in_words(needs.gpu_memory_mib)}"
-        found.append(Need(words, NodeNeeds(gpu_memory_mib=needs.gpu_memory_mib)))
+        singles.append(Need(words, NodeNeeds(gpu_memory_mib=needs.gpu_memory_mib)))
     if needs.gpus:
-        found.append(Need(f"at least {_counted(needs.gpus, 'GPU')}", NodeNeeds(gpus=needs.gpus)))
+        singles.append(Need(f"at least {_counted(needs.gpus, 'GPU')}", NodeNeeds(gpus=needs.gpus)))
     if needs.cores:
-        found.append(Need(f"at least {_counted(needs.cores, 'core')}", NodeNeeds(cores=needs.cores)))
+        singles.append(Need(f"at least {_counted(needs.cores, 'core')}", NodeNeeds(cores=needs.cores)))
     if needs.memory_mib:
         words = f"at least {size_in_words(needs.memory_mib)} of memory"
-        found.append(Need(words, NodeNeeds(memory_mib=needs.memory_mib)))
+        singles.append(Need(words, NodeNeeds(memory_mib=needs.memory_mib)))
     if needs.constraint:
         parts = [needs.constraint] if "|" in needs.constraint else _features(needs.constraint)
-        found += [Need(f"feature {part}", NodeNeeds(constraint=part)) for part in dict.fromkeys(parts)]
+        singles += [Need(f"feature {part}", NodeNeeds(constraint=part)) for part in dict.fromkeys(parts)]
     if needs.excluded_nodes:
         count = len(set(needs.excluded_nodes))
         named = f"not {needs.excluded_nodes[0]}" if count == 1 else f"none of {count} excluded nodes"
-        found.append(Need(named, NodeNeeds(excluded_nodes=needs.excluded_nodes)))
+        singles.append(Need(named, NodeNeeds(excluded_nodes=needs.excluded_nodes)))
     if needs.well:
-        found.append(Need("not slow", NodeNeeds(well=True)))
-    return tuple(found)
+        singles.append(Need("not slow", NodeNeeds(well=True)))
+    return tuple(singles)
 
 
 class TraitCensus:
@@ -203,14 +203,14 @@ class TraitCensus:
         for index, needs in enumerate(asked):
             for name in _excluded(needs.excluded_nodes):
                 by_name.setdefault(name, []).append(index)
-        found: dict[tuple[int, ...], list[str]] = {}
+        kinds: dict[tuple[int, ...], list[str]] = {}
         for name, traits in self._nodes.items():
             barred = by_traits[traits]
             if name in by_name:
                 barred = tuple(sorted({*barred, *by_name[name]}))
             if barred:
-                found.setdefault(barred, []).append(name)
-        return found
+                kinds.setdefault(barred, []).append(name)
+        return kinds
 
 
 def as_asked(nodes: Mapping[str, NodeTraits], asked: Iterable[NodeNeeds]) -> dict[str, NodeTraits]:

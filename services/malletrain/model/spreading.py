@@ -64,8 +64,8 @@ def spread_losses(rates: Iterable[SpanRate]) -> tuple[SpreadLoss, ...]:
     """
     known = {(one.nodes, one.shared_levels): one for one in rates if one.relative_error <= MAX_ERROR}
     levels = sorted({level for _, level in known})
-    found = (_nearest(known, far, [level for level in levels if level > far]) for far in levels)
-    return tuple(loss for loss in found if loss is not None)
+    losses = (_nearest(known, far, [level for level in levels if level > far]) for far in levels)
+    return tuple(loss for loss in losses if loss is not None)
 
 
 def _nearest(known: dict[tuple[int, int], SpanRate], far: int, nearer: Sequence[int]) -> SpreadLoss | None:

@@ -103,10 +103,10 @@ class NodeTree:
         groups = tuple(tuple(numbers[level][whole[: level + 1]] for level in range(depth)) for whole in numbers[-1])
         inner: list[tuple[tuple[int, ...], ...]] = []
         for level in range(depth - 1):
-            found: list[list[int]] = [[] for _ in numbers[level]]
+            inner_of: list[list[int]] = [[] for _ in numbers[level]]
             for path, number in numbers[level + 1].items():
-                found[numbers[level][path[:-1]]].append(number)
-            inner.append(tuple(map(tuple, found)))
+                inner_of[numbers[level][path[:-1]]].append(number)
+            inner.append(tuple(map(tuple, inner_of)))
         return cls(depth, leaf_of, groups, tuple(inner))
 
     def spans(self, nodes: Iterable[str]) -> tuple[int, ...]:
@@ -116,10 +116,10 @@ class NodeTree:
 
     def per_leaf(self, nodes: Iterable[str]) -> list[int]:
         """How many of some nodes are in each innermost group."""
-        found = [0] * len(self.groups)
+        counts = [0] * len(self.groups)
         for name in nodes:
-            found[self.leaf_of[name]] += 1
-        return found
+            counts[self.leaf_of[name]] += 1
+        return counts
 
 
 def spans_in_words(spans: Sequence[int]) -> str:

@@ -54,13 +54,13 @@ class JobSpans:
             jobs: Jobs that have changed.
             all_jobs: Whether these are all that there are.
         """
-        found = {job.job_id: job.nodes for job in jobs}
+        placed = {job.job_id: job.nodes for job in jobs}
         if all_jobs:
-            gone = self._nodes.keys() - found.keys()
-            found |= dict.fromkeys(gone, frozenset[str]())
-        changed = [job_id for job_id, nodes in found.items() if self._nodes.get(job_id, frozenset()) != nodes]
+            gone = self._nodes.keys() - placed.keys()
+            placed |= dict.fromkeys(gone, frozenset[str]())
+        changed = [job_id for job_id, nodes in placed.items() if self._nodes.get(job_id, frozenset()) != nodes]
         for job_id in changed:
-            if nodes := found[job_id]:
+            if nodes := placed[job_id]:
                 self._nodes[job_id] = nodes
             else:
                 del self._nodes[job_id]

@@ -350,8 +350,8 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             return monitor_pb2.GetMetricHistoryResponse()
         require_owner(caller, owner, job_id, "see its metrics")
         limit = request.page_size or PAGE_SIZE
-        found = await asyncio.to_thread(store.read, job_id, frozenset(request.names), request.page_token, limit)
-        return history_response(found, request.max_points)
+        histories = await asyncio.to_thread(store.read, job_id, frozenset(request.names), request.page_token, limit)
+        return history_response(histories, request.max_points)
 
     @override
     async def SendCommand(

@@ -181,16 +181,16 @@ class MonitorStore:
 
 
 def _stored_jobs(connection: Connection) -> list[StoredJob]:
-    found = {table.name: _by_job(connection, table) for table in _TABLES}
+    rows = {table.name: _by_job(connection, table) for table in _TABLES}
     return [
         _job_of(
-            found[_JOBS.name][job_id][0],
-            found[_REPORTERS.name].get(job_id, []),
-            found[_POINTS.name].get(job_id, []),
-            found[_RESCALES.name].get(job_id, []),
-            found[_SPANS.name].get(job_id, []),
+            rows[_JOBS.name][job_id][0],
+            rows[_REPORTERS.name].get(job_id, []),
+            rows[_POINTS.name].get(job_id, []),
+            rows[_RESCALES.name].get(job_id, []),
+            rows[_SPANS.name].get(job_id, []),
         )
-        for job_id in sorted(found[_JOBS.name])
+        for job_id in sorted(rows[_JOBS.name])
     ]
 
 

@@ -99,9 +99,9 @@ class ProfilerStore:
 
     def load_state(self) -> ProfilingState:
         """Runs and interruptions as they were last saved; an empty state before."""
-        found = self._read(_RUNS_DOCUMENT)
-        runs = {entry["job_id"]: _run(entry) for entry in found.get("runs", ())}
-        interruptions = found.get("ledger", {})
+        document = self._read(_RUNS_DOCUMENT)
+        runs = {entry["job_id"]: _run(entry) for entry in document.get("runs", ())}
+        interruptions = document.get("ledger", {})
         history = InterruptionHistory(interruptions.get("turns", {}), interruptions.get("counts", {}))
         return ProfilingState(runs, history)
 
@@ -112,8 +112,8 @@ class ProfilerStore:
             members_kept: Number of newest members of a family whose points are kept from now on.
         """
         earlier = self._read(_POINTS_DOCUMENT)
-        found = earlier.get("families", {}) | self._read_rows(_FAMILY)
-        families = {name: [_member(entry) for entry in members] for name, members in found.items()}
+        stored = earlier.get("families", {}) | self._read_rows(_FAMILY)
+        families = {name: [_member(entry) for entry in members] for name, members in stored.items()}
         left = self._read_rows(_LEFT).get("", earlier.get("left", ()))
         return FamilyStore(members_kept, families, left)
 
@@ -185,8 +185,8 @@ class ProfilerStore:
         return {name: json.loads(body) for (of_kind, name), body in self._rows.items() if of_kind == kind}
 
     def _read(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._documents.get(name, "{}"))
-        return found
+        document: dict[str, Any] = json.loads(self._documents.get(name, "{}"))
+        return document
 
 
 def _row_document(key: _Key, source: Any) -> Any:

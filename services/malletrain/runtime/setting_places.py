@@ -44,8 +44,8 @@ def variable_of(environment: Mapping[str, str], prefix: str, place: Sequence[int
     names = [str(part).upper() for part in place if isinstance(part, str)]
     known = {name.upper(): name for name in environment}
     for length in range(len(names), 0, -1):
-        if found := known.get(prefix + "__".join(names[:length])):
-            return found
+        if variable := known.get(prefix + "__".join(names[:length])):
+            return variable
     return None
 
 

@@ -67,17 +67,17 @@ def paths_from_proto(groups: Iterable[allocator_pb2.NodeGroup], nodes: Collectio
     Raises:
         InvalidInputError: a path can't be used, or a node is not there or in two groups; the error names the field.
     """
-    found: dict[str, GroupPath] = {}
+    paths: dict[str, GroupPath] = {}
     for index, group in enumerate(groups):
         path = tuple(group.topology)
         if expected := path_problem(path):
             raise InvalidInputError(f"groups[{index}].topology", expected, list(path)[:10])
         for position, node in enumerate(group.nodes):
-            if node not in nodes or node in found:
+            if node not in nodes or node in paths:
                 expected = "one of nodes" if node not in nodes else "each node once"
                 raise InvalidInputError(f"groups[{index}].nodes[{position}]", expected, node)
-            found[node] = path
-    return found
+            paths[node] = path
+    return paths
 
 
 def groups_to_proto(paths: Mapping[str, GroupPath], nodes: Iterable[str]) -> list[allocator_pb2.NodeGroup]:

@@ -123,8 +123,8 @@ class _Index:
 
 
 def _list(column: NDArray[np.float64] | NDArray[np.int64]) -> list[float]:
-    found: list[float] = column.tolist()
-    return found
+    values: list[float] = column.tolist()
+    return values
 
 
 def _choose(activities: Sequence[_NodeActivity], nodes: int, duration_s: float) -> tuple[list[str], float]:

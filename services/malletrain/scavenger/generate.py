@@ -45,24 +45,24 @@ def generate(nodes: int, duration_s: float, idle_fraction: float, rng: random.Ra
     gap_scale = gap_mean / _mean(_GAP_PARTS)
     width = len(str(nodes))
     names = tuple(f"n{number:0{width}d}" for number in range(1, nodes + 1))
-    found = [fragment for name in names for fragment in _node(name, duration_s, gap_mean, gap_scale, rng)]
+    fragments = [fragment for name in names for fragment in _node(name, duration_s, gap_mean, gap_scale, rng)]
     # A stable sort: nodes keep their order at one instant.
-    found.sort(key=lambda fragment: fragment.idle_from_s)
-    return Trace(tuple(found), names, float(duration_s))
+    fragments.sort(key=lambda fragment: fragment.idle_from_s)
+    return Trace(tuple(fragments), names, float(duration_s))
 
 
 def _node(name: str, duration_s: float, gap_mean: float, gap_scale: float, rng: random.Random) -> list[Fragment]:
     """The fragments of one node. It begins long before second 0, so that its state at second 0 is a typical one."""
     cycle = gap_mean + _mean(_FRAGMENT_PARTS)
     time = -_WARM_UP_CYCLES * cycle - rng.random() * cycle
-    found: list[Fragment] = []
+    fragments: list[Fragment] = []
     while True:
         begin = round(time + max(1.0, gap_scale * _draw(_GAP_PARTS, rng)))
         end = begin + max(1, round(min(_draw(_FRAGMENT_PARTS, rng), _MAX_FRAGMENT_S)))
         if begin >= duration_s:
-            return found
+            return fragments
         if end > 0:
-            found.append(Fragment(name, float(max(begin, 0)), float(min(end, duration_s))))
+            fragments.append(Fragment(name, float(max(begin, 0)), float(min(end, duration_s))))
         # At least half a second of gap, so that rounding never makes two fragments touch.
         time = end + 0.5
 

@@ -84,7 +84,7 @@ def window(
     kept = _kept_nodes(trace, nodes)
     names = frozenset(kept)
     end_s = start_s + duration_s
-    found = tuple(
+    fragments = tuple(
         Fragment(
             fragment.node,
             fragment.idle_from_s - start_s,
@@ -93,13 +93,13 @@ def window(
         for fragment in trace.fragments
         if fragment.idle_until_s > start_s and fragment.idle_from_s < end_s and fragment.node in names
     )
-    earliest_s = min(0.0, found[0].idle_from_s) if found else 0.0
+    earliest_s = min(0.0, fragments[0].idle_from_s) if fragments else 0.0
     present_s = {
         name: (min(max(begin - start_s, 0.0), duration_s), min(max(end - start_s, 0.0), duration_s))
         for name, (begin, end) in trace.present_s.items()
         if name in names and (begin > start_s or end < end_s)
     }
-    return Trace(found, kept, duration_s, earliest_s, _later(trace.origin, start_s), present_s)
+    return Trace(fragments, kept, duration_s, earliest_s, _later(trace.origin, start_s), present_s)
 
 
 def _later(origin: str | None, seconds: float) -> str | None:
@@ -172,9 +172,9 @@ class FragmentRecorder:
             return None
         names = tuple(sorted(self._names))
         order = {name: index for index, name in enumerate(names)}
-        found = sorted([*self._ended, *self._going_on()], key=lambda entry: (entry.idle_from_s, order[entry.node]))
+        fragments = sorted([*self._ended, *self._going_on()], key=lambda entry: (entry.idle_from_s, order[entry.node]))
         origin = datetime.fromtimestamp(self._begin, UTC).isoformat()
-        return Trace(tuple(found), names, self._last - self._begin, 0.0, origin)
+        return Trace(tuple(fragments), names, self._last - self._begin, 0.0, origin)
 
     def _going_on(self) -> Iterator[Fragment]:
         for name in self._open:

@@ -74,7 +74,7 @@ def facts_by_node(
     from malletrain.scavenger.sources.schedulers.availability import UnreadableError
     from malletrain.scavenger.sources.schedulers.hostlists import expand
 
-    found: dict[str, NodeFacts] = {}
+    facts_of_nodes: dict[str, NodeFacts] = {}
     known = frozenset(nodes)
     for names, entry in entries.items():
         place = f"{field}.{names}"
@@ -88,9 +88,9 @@ def facts_by_node(
         for name in listed:
             if name not in known:
                 raise InvalidInputError(place, f"nodes that are in {listed_in}", name)
-            found.setdefault(name, facts)
+            facts_of_nodes.setdefault(name, facts)
         if entry.gpu_type and not entry.gpus:
             raise InvalidInputError(f"{place}.gpus", "at least 1, as there is a gpu_type", entry.gpus)
         if entry.gpu_memory_mib and not entry.gpus:
             raise InvalidInputError(f"{place}.gpus", "at least 1, as there is a gpu_memory_mib", entry.gpus)
-    return found
+    return facts_of_nodes

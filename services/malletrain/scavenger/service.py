@@ -112,8 +112,8 @@ def _pool_of(newest: Observation, name: str) -> str | None:
 
 
 def _stored_cooldowns(state_file: ScavengerStateFile) -> dict[str, float]:
-    found = state_file.section(RECLAIM_COOLDOWNS)
-    return {name: float(until) for name, until in found.items() if isinstance(until, int | float)}
+    section = state_file.section(RECLAIM_COOLDOWNS)
+    return {name: float(until) for name, until in section.items() if isinstance(until, int | float)}
 
 
 def _stored_quarantine(section: ScavengerSettings, state_file: ScavengerStateFile) -> Quarantine:

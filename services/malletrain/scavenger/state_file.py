@@ -51,13 +51,13 @@ class ScavengerStateFile:
         self._sections: dict[str, Any] = (
             self._read(self._path)
             if self._path.exists()
-            else {name: found for name, path in self._earlier.items() if (found := self._read(path))}
+            else {name: section for name, path in self._earlier.items() if (section := self._read(path))}
         )
 
     def section(self, name: str) -> dict[str, Any]:
         """The content of a section; empty where there is none."""
-        found = self._sections.get(name)
-        return dict(found) if isinstance(found, dict) else {}
+        section = self._sections.get(name)
+        return dict(section) if isinstance(section, dict) else {}
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Replace a section. After a kill the file has either the old content or the new.
@@ -80,10 +80,10 @@ class ScavengerStateFile:
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            section = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
             self._log.warning("state file ignored", path=str(path), error=str(error))
             return {}
-        return found if isinstance(found, dict) else {}
+        return section if isinstance(section, dict) else {}

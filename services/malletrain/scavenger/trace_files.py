@@ -305,25 +305,25 @@ def read_metadata(trace_path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        metadata = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise InvalidInputError(f"{path}:{error.lineno}", f"JSON ({error.msg})") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(str(path), f"a readable JSON file ({error})") from error
-    if not isinstance(found, dict):
+    if not isinstance(metadata, dict):
         raise InvalidInputError(str(path), "a JSON object")
-    nodes = found.get("nodes")
+    nodes = metadata.get("nodes")
     if nodes is not None:
         named = isinstance(nodes, list) and all(isinstance(name, str) and name for name in nodes)
         if not named or len(set(nodes)) < len(nodes):
             raise InvalidInputError(f"{path}: nodes", "a list of names, each once")
     for key, at_most, meaning in (("duration_s", math.inf, "seconds"), ("earliest_s", 0.0, "seconds, at most 0")):
-        value = found.get(key, 0.0)
-        if not _is_number(value) or value > at_most or (key == "duration_s" and key in found and value <= 0):
+        value = metadata.get(key, 0.0)
+        if not _is_number(value) or value > at_most or (key == "duration_s" and key in metadata and value <= 0):
             raise InvalidInputError(f"{path}: {key}", meaning if key != "duration_s" else "seconds, above 0", value)
-    _check_origin(path, found)
-    _check_presence(path, found)
-    return found
+    _check_origin(path, metadata)
+    _check_presence(path, metadata)
+    return metadata
 
 
 def _check_origin(path: Path, metadata: dict[str, Any]) -> None:

@@ -112,12 +112,12 @@ def census_of(newest: Observation) -> TraitCensus:
 
 def suitable_in_groups(newest: Observation, needs: NodeNeeds, level: int) -> list[int]:
     """How many of the nodes that a source knows, idle or not, suit a job, by group of a level (see `group_of`)."""
-    found = Counter[GroupPath]()
+    suitable = Counter[GroupPath]()
     for name, facts in newest.facts.items():
         group = group_of(facts.topology, level)
         if group is not None and suits(needs, name, facts.traits):
-            found[group] += 1
-    return list(found.values())
+            suitable[group] += 1
+    return list(suitable.values())
 
 
 def suitable_message(

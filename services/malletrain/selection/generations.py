@@ -71,8 +71,8 @@ class _Draws:
         words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         words ^= words >> np.uint64(31)
-        found: Floats = (words >> np.uint64(11)).astype(np.float64) / 9007199254740992.0
-        return found
+        numbers: Floats = (words >> np.uint64(11)).astype(np.float64) / 9007199254740992.0
+        return numbers
 
     def skip(self, count: int) -> None:
         """Take numbers."""
@@ -80,9 +80,9 @@ class _Draws:
 
     def take(self, count: int) -> Floats:
         """The next numbers, taken."""
-        found = self.next(count)
+        numbers = self.next(count)
         self.skip(count)
-        return found
+        return numbers
 
 
 class _Window:

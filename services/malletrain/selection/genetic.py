@@ -36,7 +36,7 @@ def genetic_front(arrays: ProblemArrays, parameters: GeneticParameters) -> Ints:
     fitting = [job for job in range(count) if fits(arrays.jobs, arrays.limits, nothing, job)]
     if not fitting:
         return np.zeros((1, 4 + count), dtype=np.int64)
-    found = _evolve(
+    points = _evolve(
         np.ascontiguousarray(arrays.jobs[:, fitting]),
         arrays.limits,
         np.ascontiguousarray(arrays.objectives[:, fitting]),
@@ -47,9 +47,9 @@ def genetic_front(arrays: ProblemArrays, parameters: GeneticParameters) -> Ints:
         np.uint64(parameters.seed),
         _DRAWS,
     )
-    answer = np.zeros((len(found), 4 + count), dtype=np.int64)
-    answer[:, :4] = found[:, :4]
-    answer[:, 4 + np.array(fitting)] = found[:, 4:]
+    answer = np.zeros((len(points), 4 + count), dtype=np.int64)
+    answer[:, :4] = points[:, :4]
+    answer[:, 4 + np.array(fitting)] = points[:, 4:]
     return answer
 
 

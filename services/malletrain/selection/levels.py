@@ -95,9 +95,9 @@ def best_selection(
         points = level.points(limits, spill_costs)
         to_come = undecided[:, job, None]
         able = points[2] > least
-        found = _best_of(points, able)
-        if found is not None:
-            key = (int(points[0, found]), int(points[1, found]))
+        best_index = _best_of(points, able)
+        if best_index is not None:
+            key = (int(points[0, best_index]), int(points[1, best_index]))
             best = key if best is None else max(best, key)
         if job == 0:
             break
@@ -114,9 +114,9 @@ def best_selection(
             answer[0] = -1
             return answer
     answer[0] = visits
-    if found is not None:
+    if best_index is not None:
         answer[1] = 1
-        answer[2:] = flags_of(level.words[found : found + 1], count)[0]
+        answer[2:] = flags_of(level.words[best_index : best_index + 1], count)[0]
     return answer
 
 

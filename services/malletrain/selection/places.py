@@ -51,12 +51,12 @@ def _best_by_count(problem: SelectionProblem, most: int) -> tuple[Ints, Ints]:
     best: dict[int, tuple[int, int]] = {}
     for first, (front_gb, front_masks) in enumerate(front):
         for second, (back_gb, back_masks) in enumerate(back):
-            found = np.searchsorted(back_gb, free - front_gb, side="right") - 1
-            fits = found >= 0
+            last_fitting = np.searchsorted(back_gb, free - front_gb, side="right") - 1
+            fits = last_fitting >= 0
             if first + second > most or not fits.any():
                 continue
-            totals = front_gb[fits] + back_gb[found[fits]]
-            masks = (front_masks[fits] << bits) | back_masks[found[fits]]
+            totals = front_gb[fits] + back_gb[last_fitting[fits]]
+            masks = (front_masks[fits] << bits) | back_masks[last_fitting[fits]]
             largest = int(totals.max())
             candidate = (largest, int(masks[totals == largest].max()))
             best[first + second] = max(best.get(first + second, candidate), candidate)
@@ -74,11 +74,11 @@ def _half(amounts: list[int], free_gb: int) -> list[tuple[Ints, Ints]]:
     for amount in amounts:
         totals = np.stack([totals, totals + amount], axis=1).reshape(-1)
         counts = np.stack([counts, counts + 1], axis=1).reshape(-1)
-    found = []
+    halves = []
     for count in range(len(amounts) + 1):
         masks = np.flatnonzero((counts == count) & (totals <= free_gb))
         masks = masks[np.lexsort((masks, totals[masks]))]
         gb = totals[masks]
         last = np.append(gb[1:] != gb[:-1], True) if len(gb) else np.zeros(0, dtype=bool)
-        found.append((gb[last], masks[last]))
-    return found
+        halves.append((gb[last], masks[last]))
+    return halves

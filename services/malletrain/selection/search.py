@@ -129,29 +129,29 @@ def best_selection(
 
 
 @jit("b1(i8[:, ::1], i8, i8[::1], i8[::1])")
-def _covered(found: Ints, size: int, now: Ints, more: Ints) -> bool:
+def _covered(front: Ints, size: int, now: Ints, more: Ints) -> bool:
     """Whether one of the found points is at least as good as now + more in all objectives."""
     for row in range(size - 1, -1, -1):
         if (
-            found[row, 0] >= now[0] + more[0]
-            and found[row, 1] >= now[1] + more[1]
-            and found[row, 2] >= now[2] + more[2]
-            and found[row, 3] >= now[3] + more[3]
+            front[row, 0] >= now[0] + more[0]
+            and front[row, 1] >= now[1] + more[1]
+            and front[row, 2] >= now[2] + more[2]
+            and front[row, 3] >= now[3] + more[3]
         ):
             return True
     return False
 
 
 @jit("i8(i8[:, ::1], i8, i8[::1])")
-def _without_dominated(found: Ints, size: int, now: Ints) -> int:
+def _without_dominated(front: Ints, size: int, now: Ints) -> int:
     """Remove the points that `now` dominates; the number that is left."""
     kept = 0
     for row in range(size):
         if not (
-            now[0] >= found[row, 0] and now[1] >= found[row, 1] and now[2] >= found[row, 2] and now[3] >= found[row, 3]
+            now[0] >= front[row, 0] and now[1] >= front[row, 1] and now[2] >= front[row, 2] and now[3] >= front[row, 3]
         ):
             if kept < row:
-                found[kept] = found[row]
+                front[kept] = front[row]
             kept += 1
     return kept
 
@@ -173,7 +173,7 @@ def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, leas
     """
     count = jobs.shape[1]
     to_come = np.ascontiguousarray(_most_to_come(objectives).T)
-    found, size = np.zeros((64, 4 + count), np.int64), 0
+    front, size = np.zeros((64, 4 + count), np.int64), 0
     following, chosen = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     used, now, point = np.zeros(7, np.int64), np.zeros(4, np.int64), np.zeros(4, np.int64)
     depth, visits = 0, 1
@@ -181,7 +181,7 @@ def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, leas
         job = following[depth]
         point[:] = now
         point[3] -= spill_gb * max(0, used[0] - limits[0])
-        hopeless = point[0] + to_come[job, 0] < least or _covered(found, size, point, to_come[job])
+        hopeless = point[0] + to_come[job, 0] < least or _covered(front, size, point, to_come[job])
         if job < count and not hopeless:
             following[depth] = job + 1
             visits += 1
@@ -195,19 +195,19 @@ def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, leas
                 following[depth] = job + 1
             continue
         if not hopeless:
-            size = _without_dominated(found, size, point)
-            if size == len(found):
+            size = _without_dominated(front, size, point)
+            if size == len(front):
                 more = np.zeros((2 * size, 4 + count), np.int64)
-                more[:size] = found
-                found = more
-            found[size, :4] = point
-            found[size, 4:] = 0
+                more[:size] = front
+                front = more
+            front[size, :4] = point
+            front[size, 4:] = 0
             for index in range(depth):
-                found[size, 4 + chosen[index]] = 1
+                front[size, 4 + chosen[index]] = 1
             size += 1
         if depth == 0:
             break
         depth -= 1
         add(jobs, used, chosen[depth], -1)
         now -= objectives[:, chosen[depth]]
-    return found[:size].copy()
+    return front[:size].copy()

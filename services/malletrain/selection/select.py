@@ -160,9 +160,9 @@ def select(problem: SelectionProblem, settings: SelectionSettings) -> SelectionA
     check_trade_off(factor, problem.machine)
     arrays = arrays_of(problem)
     if settings.solver is not SelectionSolver.GENETIC:
-        found = _exact(problem, arrays, settings, factor)
-        if found is not None:
-            return found
+        answer = _exact(problem, arrays, settings, factor)
+        if answer is not None:
+            return answer
         if settings.solver is SelectionSolver.EXACT:
             raise InvalidInputError(
                 "most_visits",
@@ -197,10 +197,10 @@ def genetic_front_of(problem: SelectionProblem, parameters: GeneticParameters) -
 def front_points(rows: Ints) -> tuple[FrontPoint, ...]:
     """Points from rows of f1 … f4 and selections; of equal points the selection at the front of the window."""
     ordered = sorted(rows.tolist(), key=lambda row: (row[:4], row[4:]))
-    found = {tuple(row[:4]): row for row in ordered}
+    by_point = {tuple(row[:4]): row for row in ordered}
     return tuple(
         FrontPoint(Objectives(row[0], row[1], row[2], -row[3]), _positions(np.array(row[4:], dtype=np.int64)))
-        for row in found.values()
+        for row in by_point.values()
     )
 
 
@@ -209,8 +209,8 @@ def _exact(
 ) -> SelectionAnswer | None:
     """The exact answer; None if the search was given up."""
     if settings.method is not SelectionMethod.BBSCHED:
-        found = _search(problem, arrays, settings, weights_of(settings.method, problem))
-        return None if found is None else SelectionAnswer(_positions(found[2:]), visits=int(found[0]))
+        answer = _search(problem, arrays, settings, weights_of(settings.method, problem))
+        return None if answer is None else SelectionAnswer(_positions(answer[2:]), visits=int(answer[0]))
     if problem.machine.has_ssd and settings.waste is WasteReading.FIRST_CHOICE:
         return _by_whole_front(problem, arrays, settings, factor)
     first = _first_choice(problem, arrays, settings)
@@ -243,15 +243,15 @@ def _first_choice(problem: SelectionProblem, arrays: ProblemArrays, settings: Se
     """Of the Pareto set the point with the most nodes, of several the front of the window; as from `best_selection`."""
     from malletrain.selection.search import pareto_front
 
-    found = _search(problem, arrays, settings, _NODES, second=_BURST_BUFFER)
-    if found is None or not problem.machine.has_ssd:
-        return found
-    least = int(arrays.objectives[0] @ found[2:])
+    first = _search(problem, arrays, settings, _NODES, second=_BURST_BUFFER)
+    if first is None or not problem.machine.has_ssd:
+        return first
+    least = int(arrays.objectives[0] @ first[2:])
     rows = pareto_front(arrays.jobs, arrays.limits, arrays.objectives, arrays.spill_gb, least, settings.most_visits)
     if not len(rows):
         return None
-    found[2:] = max(rows[:, 4:].tolist())
-    return found
+    first[2:] = max(rows[:, 4:].tolist())
+    return first
 
 
 def _search(

@@ -74,12 +74,12 @@ class _RenewingChannel:
         """The connection of a new call, which must be ended."""
         with self._lock:
             self._renew()
-            unused = [found for found in self._replaced if not found.calls]
-            self._replaced = [found for found in self._replaced if found.calls]
+            unused = [connection for connection in self._replaced if not connection.calls]
+            self._replaced = [connection for connection in self._replaced if connection.calls]
             self._current.calls += 1
             connection = self._current
-        for found in unused:
-            self._close(found.channel)
+        for old in unused:
+            self._close(old.channel)
         return connection
 
     def end(self, connection: _Connection) -> None:
@@ -104,7 +104,7 @@ class _RenewingChannel:
 
     def _all(self) -> list[Any]:
         with self._lock:
-            return [found.channel for found in (*self._replaced, self._current)]
+            return [connection.channel for connection in (*self._replaced, self._current)]
 
     def _close(self, channel: Any) -> None:
         """Close a channel without calls."""

@@ -40,8 +40,10 @@ def server_credentials(certificate: Path | CertificateSource) -> grpc.ServerCred
     source = source_of(certificate)
 
     def read() -> grpc.ServerCertificateConfiguration:
-        found = source.read()
-        return grpc.ssl_server_certificate_configuration([(found.private_key, found.certificate)], found.authority)
+        current = source.read()
+        return grpc.ssl_server_certificate_configuration(
+            [(current.private_key, current.certificate)], current.authority
+        )
 
     return _dynamic(_Watched(source.stamp, read), clients_have_certificates=True)
 
@@ -64,8 +66,8 @@ def public_server_credentials(certificate: Path | CertificateSource, key: Path |
     source = source_of(certificate)
 
     def read() -> grpc.ServerCertificateConfiguration:
-        found = source.read()
-        return grpc.ssl_server_certificate_configuration([(found.private_key, found.certificate)])
+        current = source.read()
+        return grpc.ssl_server_certificate_configuration([(current.private_key, current.certificate)])
 
     return _dynamic(_Watched(source.stamp, read), clients_have_certificates=False)
 
@@ -89,8 +91,8 @@ def channel_credentials(certificate: Path | CertificateSource) -> grpc.ChannelCr
     Raises:
         CertificateFileError: it can't be used.
     """
-    found = source_of(certificate).read()
-    return grpc.ssl_channel_credentials(found.authority, found.private_key, found.certificate)
+    current = source_of(certificate).read()
+    return grpc.ssl_channel_credentials(current.authority, current.private_key, current.certificate)
 
 
 def authority_credentials(path: Path) -> grpc.ChannelCredentials:

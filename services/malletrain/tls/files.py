@@ -65,7 +65,7 @@ def parse_certificate_file(content: bytes, path: Path) -> CertificateFile:
     kinds = _kinds(content)
     if len(kinds) != 3 or kinds[0] not in _PRIVATE_KEYS or kinds[1:] != [_CERTIFICATE] * 2 or _PART.sub(b"", content):
         raise CertificateFileError(f"{path}: expected a private key, a certificate and the CA's certificate, in PEM")
-    return CertificateFile(*(found[0] for found in _PART.finditer(content)))
+    return CertificateFile(*(match[0] for match in _PART.finditer(content)))
 
 
 def read_certificates(path: Path) -> bytes:
@@ -101,25 +101,25 @@ def file_stamp(path: Path) -> object:
         CertificateFileError: there is no such file.
     """
     try:
-        found = os.stat(path)  # noqa: PTH116 - called at every handshake and call
+        status = os.stat(path)  # noqa: PTH116 - called at every handshake and call
     except OSError as error:
         raise CertificateFileError(f"{path}: expected a file with a certificate ({error.strerror})") from error
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _kinds(content: bytes) -> list[bytes]:
-    return [found[1] for found in _PART.finditer(content)]
+    return [match[1] for match in _PART.finditer(content)]
 
 
 def _content(path: Path, refused_bits: int, max_bytes: int) -> bytes:
     try:
         descriptor = os.open(path, _READ)
         with open(descriptor, "rb") as file:  # noqa: PTH123 - of a descriptor
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise CertificateFileError(f"{path}: expected a plain file")
-            if found.st_mode & refused_bits:
-                mode = stat.S_IMODE(found.st_mode)
+            if status.st_mode & refused_bits:
+                mode = stat.S_IMODE(status.st_mode)
                 raise CertificateFileError(f"{path}: expected a file that only its owner can read, got mode {mode:o}")
             content = file.read(max_bytes + 1)
     except OSError as error:

@@ -80,9 +80,9 @@ def placeholder_name(number: int) -> str:
 
 def node_of(names: Iterable[str]) -> PeerNode | None:
     """The node and the placeholder of a certificate's names; None if it names no node."""
-    found = set(names)
-    nodes = [name for name in found if name.endswith(f".{_NODE}.{DOMAIN}")]
-    numbers = [int(match[1]) for name in found if (match := _PLACEHOLDER_NAME.fullmatch(name))]
+    unique = set(names)
+    nodes = [name for name in unique if name.endswith(f".{_NODE}.{DOMAIN}")]
+    numbers = [int(match[1]) for name in unique if (match := _PLACEHOLDER_NAME.fullmatch(name))]
     if not nodes:
         return None
     return PeerNode(nodes[0] if len(nodes) == 1 and len(numbers) <= 1 else "", max(numbers, default=None))
@@ -92,8 +92,8 @@ def job_of(name: str) -> PeerJob | None:
     """The job and the user of such a name; None for other names. One that ends like it and is not has no user, 0."""
     if not name.endswith(f".{_JOB}.{DOMAIN}"):
         return None
-    found = _JOB_NAME.fullmatch(name)
-    return PeerJob("", 0) if found is None else PeerJob(found[1], int(found[2]))
+    match = _JOB_NAME.fullmatch(name)
+    return PeerJob("", 0) if match is None else PeerJob(match[1], int(match[2]))
 
 
 def role_of(name: str) -> str | None:

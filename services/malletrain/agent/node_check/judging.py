@@ -75,16 +75,16 @@ class NodeMeasures:
 
 def reasons_against(measures: NodeMeasures, limits: CheckLimits) -> list[str]:
     """Why no work must start on a node; empty: nothing is known against it. What is not known is nothing against it."""
-    found = list(measures.folder_errors)
+    reasons = list(measures.folder_errors)
     if measures.memory_mib is not None and measures.memory_mib < limits.least_memory_mib:
-        found.append(f"{measures.memory_mib} MiB of memory are available, expected {limits.least_memory_mib}")
+        reasons.append(f"{measures.memory_mib} MiB of memory are available, expected {limits.least_memory_mib}")
     for index, gpu in enumerate(measures.gpus):
         if gpu.code in _LOST_GPU_CODES:
-            found.append(f"GPU {index} {_LOST_GPU_CODES[gpu.code]}")
+            reasons.append(f"GPU {index} {_LOST_GPU_CODES[gpu.code]}")
         if gpu.ecc_errors is not None and gpu.ecc_errors > limits.most_ecc_errors:
-            found.append(f"GPU {index} has {gpu.ecc_errors} uncorrected memory errors")
-    found += [f"the kernel log has {xid}" for xid in measures.xids]
-    return found
+            reasons.append(f"GPU {index} has {gpu.ecc_errors} uncorrected memory errors")
+    reasons += [f"the kernel log has {xid}" for xid in measures.xids]
+    return reasons
 
 
 def fatal_xids(records: Iterable[str], uptime_seconds: float) -> tuple[str, ...]:
@@ -94,14 +94,14 @@ def fatal_xids(records: Iterable[str], uptime_seconds: float) -> tuple[str, ...]
         records: As /dev/kmsg has them.
         uptime_seconds: Since the machine has started.
     """
-    found: dict[str, None] = {}
+    errors: dict[str, None] = {}
     for record in records:
         if (match := _XID.match(record)) is None:
             continue
         age = uptime_seconds - int(match[1]) / 1e6
         if int(match[3]) in _FATAL_XIDS and age <= _XID_SECONDS:
-            found[f"Xid {match[3]} of GPU {match[2]}"] = None
-    return tuple(found)
+            errors[f"Xid {match[3]} of GPU {match[2]}"] = None
+    return tuple(errors)
 
 
 def read_measures(fields: Mapping[str, Any]) -> NodeMeasures:

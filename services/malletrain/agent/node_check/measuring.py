@@ -42,15 +42,15 @@ def available_memory_mib(meminfo: Path = Path("/proc/meminfo")) -> int | None:
 
 def folder_errors(folders: Sequence[str]) -> tuple[str, ...]:
     """Why folders can't be written to."""
-    found = []
+    errors = []
     for folder in folders:
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(bytes(_WRITTEN_BYTES))
                 file.flush()
         except OSError as error:
-            found.append(f"{folder} can't be written to ({error.strerror})")
-    return tuple(found)
+            errors.append(f"{folder} can't be written to ({error.strerror})")
+    return tuple(errors)
 
 
 def kernel_records(path: str = "/dev/kmsg") -> Iterator[str]:

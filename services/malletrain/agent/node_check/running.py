@@ -38,8 +38,8 @@ async def check_node(node: str, limits: CheckLimits) -> str:
         limits: What the node must have.
     """
     checks = [_measured(limits)] + ([_scripted(node, limits)] if limits.script else [])
-    found = await asyncio.gather(*checks)
-    return shown("; ".join(reason for reasons in found for reason in reasons))
+    reasons_of_each = await asyncio.gather(*checks)
+    return shown("; ".join(reason for reasons in reasons_of_each for reason in reasons))
 
 
 async def measure_speed(limits: CheckLimits) -> tuple[float, float] | None:
@@ -56,10 +56,10 @@ async def measure_speed(limits: CheckLimits) -> tuple[float, float] | None:
             async with asyncio.timeout(_BOOT_SECONDS):
                 await process.stdout.readline()
             async with asyncio.timeout(_MAX_SPEED_SECONDS):
-                found = parse_object(await process.stdout.readline())
+                measured = parse_object(await process.stdout.readline())
     except (OSError, ValueError, TimeoutError, UntrustedJsonError):
         return None
-    match found:
+    match measured:
         case {"hash_seconds": float() as hashing, "copy_seconds": float() as copying}:
             return hashing, copying
     return None

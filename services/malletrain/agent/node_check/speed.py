@@ -25,13 +25,13 @@ _NICE = 19
 def shortest(work: Callable[[], object], seconds: float, clock: Callable[[], float] = time.perf_counter) -> float:
     """The shortest time of a piece of work in seconds; it is repeated for so many seconds, and done twice at least."""
     begun = before = clock()
-    found: list[float] = []
-    while len(found) < 2 or before - begun < seconds:
+    times: list[float] = []
+    while len(times) < 2 or before - begun < seconds:
         work()
         now = clock()
-        found.append(now - before)
+        times.append(now - before)
         before = now
-    return min(found)
+    return min(times)
 
 
 def main(seconds: float) -> None:

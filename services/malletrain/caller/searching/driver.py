@@ -89,10 +89,10 @@ class SearchJobs:
             stored = self._calls.call(self._calls.stubs.job_manager.SubmitJobs, request).jobs
         except InvalidInputError as error:
             # Submitted before a crash, with options that are others now: that job is the one.
-            found = self.find(spec.name) if error.field == "request_id" else ""
-            if not found:
+            submitted = self.find(spec.name) if error.field == "request_id" else ""
+            if not submitted:
                 raise
-            return found
+            return submitted
         return str(stored[0].id)
 
     def look(self, job_id: str, name: str) -> TrialJob | None:
@@ -123,10 +123,10 @@ class SearchJobs:
         """
         request = monitor_pb2.GetMetricHistoryRequest(job_id=job_id, names=[metric])
         try:
-            found = self._calls.call(self._calls.stubs.monitor.GetMetricHistory, request)
+            answer = self._calls.call(self._calls.stubs.monitor.GetMetricHistory, request)
         except UnavailableError:
             return {}
-        return {point.step: point.value for history in found.histories for point in history.points}
+        return {point.step: point.value for history in answer.histories for point in history.points}
 
     def cancel(self, job_id: str) -> None:
         """End a job; nothing happens where it has ended, or there is none.
@@ -166,8 +166,8 @@ class SearchJobs:
         pages: Iterable[Any] = all_pages(
             lambda page, **_: self._calls.call(self._calls.stubs.job_manager.ListJobs, page), request
         )
-        found = [str(job.id) for page in pages for job in page.jobs]
-        return found[-1] if found else ""
+        ids = [str(job.id) for page in pages for job in page.jobs]
+        return ids[-1] if ids else ""
 
 
 _LOOK_SECONDS = 1.0
@@ -302,12 +302,12 @@ class SearchDriver:
         return steps.is_over
 
     def _look(self, trials: Iterable[TrialView]) -> dict[str, TrialJob | None]:
-        found: dict[str, TrialJob | None] = {}
+        jobs: dict[str, TrialJob | None] = {}
         for trial in trials:
             if trial.stage is TrialStage.RUNNING and trial.job_id:
-                found[trial.job_id] = self._jobs.look(trial.job_id, self._name(trial.number))
+                jobs[trial.job_id] = self._jobs.look(trial.job_id, self._name(trial.number))
                 self._has_answered = True
-        return found
+        return jobs
 
     def _judged(self, trial: TrialView, job: TrialJob | None) -> TrialView:
         """The trial, and whether the pruner has it end; noted before its job is cancelled."""

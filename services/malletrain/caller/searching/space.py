@@ -63,12 +63,12 @@ def parse_space(space: object) -> dict[str, object]:
         raise InvalidInputError("space", "a dictionary with what may be chosen for each parameter", space)
     if len(space) > MAX_PARAMETERS:
         raise InvalidInputError("space", f"at most {MAX_PARAMETERS} parameters", len(space))
-    found: dict[str, object] = {}
+    parsed: dict[str, object] = {}
     for name, entry in space.items():
         if not isinstance(name, str) or not _NAME.match(name):
             raise InvalidInputError("space", "names of 1 to 64 letters, digits, _ and -", name)
-        found[name] = _entry(f"space.{name}", entry)
-    return found
+        parsed[name] = _entry(f"space.{name}", entry)
+    return parsed
 
 
 def _entry(field: str, entry: object) -> object:

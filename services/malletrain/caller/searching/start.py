@@ -76,15 +76,15 @@ def file_system_of(path: Path, mountinfo: str) -> str:
         path: An absolute path.
         mountinfo: What is mounted where.
     """
-    found, kind = -1, ""
+    longest, kind = -1, ""
     for line in mountinfo.splitlines():
         words, _, ending = line.partition(" - ")
         fields, kinds = words.split(" "), ending.split(" ")
         if len(fields) < 5:
             continue
         point = Path(unescape(fields[4]))
-        if path.is_relative_to(point) and len(point.parts) >= found:
-            found, kind = len(point.parts), kinds[0]
+        if path.is_relative_to(point) and len(point.parts) >= longest:
+            longest, kind = len(point.parts), kinds[0]
     return kind
 
 
@@ -243,29 +243,29 @@ def run_search(
         MalleTrainError: a job is refused, or JobManager does not answer.
     """
     load_optuna()
-    found = _checked(asked)
+    checked = _checked(asked)
     pruner = pruner_of(asked.pruner)
-    sampler_of(asked.sampler, found.seed)
+    sampler_of(asked.sampler, checked.seed)
     storage, file = open_storage(asked.storage)
-    with sole_driver(file, found.job.name):
-        study, study_id = open_study(found.job.name, storage, found.direction, found.plan.metric)
+    with sole_driver(file, checked.job.name):
+        study, study_id = open_study(checked.job.name, storage, checked.direction, checked.plan.metric)
         trials = study.get_trials(deepcopy=False)
         # A study that goes on is not offered the values of its first trials again.
-        seed = None if found.seed is None else (found.seed + len(trials)) % 2**32
+        seed = None if checked.seed is None else (checked.seed + len(trials)) % 2**32
         study.sampler, study.pruner = sampler_of(asked.sampler, seed), pruner
         if trials:
-            _check_compatible(trials[-1].distributions, found.distributions)
+            _check_compatible(trials[-1].distributions, checked.distributions)
         setup = SearchSetup(
-            found.job,
-            found.distributions,
-            found.plan,
+            checked.job,
+            checked.distributions,
+            checked.plan,
             study_id,
-            found.failures,
+            checked.failures,
             asked.cancel_on_exit,
-            found.favour,
+            checked.favour,
         )
         SearchDriver(study, setup, SearchJobs(calls), listeners, pause).run(
-            f"study {found.job.name}" + (f", kept in {file}" if file else "")
+            f"study {checked.job.name}" + (f", kept in {file}" if file else "")
         )
     return study
 
@@ -396,6 +396,6 @@ def in_file(error: InvalidInputError, text: str, name: str) -> InvalidInputError
 
 def _line(text: str, key: str) -> int:
     """The line of a key of the table, or of a table in it."""
-    found = line_of(text, _TABLE, key)
+    line = line_of(text, _TABLE, key)
     nested = line_of(text, f"{_TABLE}.{key}")
-    return nested if nested > 1 else found
+    return nested if nested > 1 else line

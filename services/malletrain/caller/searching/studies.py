@@ -128,8 +128,8 @@ def pruner_of(pruner: object) -> BasePruner:
     kind = named.get("none" if pruner is None else pruner) if pruner is None or isinstance(pruner, str) else None
     if kind is None:
         raise InvalidInputError("pruner", f"{', '.join(PRUNERS)}, or a pruner of Optuna", pruner)
-    found: BasePruner = kind()
-    return found
+    made: BasePruner = kind()
+    return made
 
 
 def never_prunes(pruner: BasePruner) -> bool:
@@ -155,7 +155,7 @@ def open_study(name: str, storage: str | BaseStorage, direction: str, metric: st
     finally:
         optuna.logging.set_verbosity(verbosity)
     if len(study.directions) != 1 or study.direction.name.lower() != direction:
-        there = ", ".join(found.name.lower() for found in study.directions)
+        there = ", ".join(goal.name.lower() for goal in study.directions)
         raise InvalidInputError("direction", f"{there}, as the study {name} has", direction)
     known = study.user_attrs
     if known.get(_METRIC_KEY, metric) != metric:
@@ -193,8 +193,8 @@ def running_trial(study: Study, number: int) -> Trial:
     """A trial that runs, also one that another process has asked for."""
     import optuna
 
-    found = study.get_trials(deepcopy=False)[number]
-    return optuna.trial.Trial(study, found._trial_id)
+    trial = study.get_trials(deepcopy=False)[number]
+    return optuna.trial.Trial(study, trial._trial_id)
 
 
 def suggest(trial: Trial, distributions: Mapping[str, BaseDistribution]) -> dict[str, Any]:

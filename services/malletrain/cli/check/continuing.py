@@ -260,12 +260,12 @@ def losses_agree(trial: ScriptTrial) -> Answer:
         return unknown("the losses have no place in the run for comparison")
     offset = joint.kept
     for phase, what in ((trial.resumed, "after a stop"), (trial.grown, "at 2 workers")):
-        found = _mean_losses(phase)[:_MAX_COMPARED]
-        beside = reference[offset : offset + len(found)]
-        if found and beside and not _close(found, beside, reference):
+        means = _mean_losses(phase)[:_MAX_COMPARED]
+        beside = reference[offset : offset + len(means)]
+        if means and beside and not _close(means, beside, reference):
             return no(
                 "losses",
-                f"{what} the loss is {statistics.fmean(found):.4g}, without one it is {statistics.fmean(beside):.4g}",
+                f"{what} the loss is {statistics.fmean(means):.4g}, without one it is {statistics.fmean(beside):.4g}",
                 "restore the optimizer's state as well, and average the loss over the global batch",
             )
         offset += len(trial.resumed.of_rank(0))
@@ -280,12 +280,12 @@ def _mean_losses(phase: CheckPart | None) -> list[float]:
     """The mean over the workers of each step's loss."""
     if phase is None:
         return []
-    found = [[step.loss for step in steps if step.loss is not None] for steps in steps_together(phase)]
-    return [statistics.fmean(losses) for losses in found if losses]
+    losses_of_steps = [[step.loss for step in steps if step.loss is not None] for steps in steps_together(phase)]
+    return [statistics.fmean(losses) for losses in losses_of_steps if losses]
 
 
-def _close(found: Sequence[float], beside: Sequence[float], reference: Sequence[float]) -> bool:
+def _close(means: Sequence[float], beside: Sequence[float], reference: Sequence[float]) -> bool:
     """Whether means are the same but for the noise of a few batches."""
     spread = statistics.pstdev(reference)
     wanted = statistics.fmean(beside)
-    return abs(statistics.fmean(found) - wanted) <= max(0.25 * abs(wanted), 3 * spread)
+    return abs(statistics.fmean(means) - wanted) <= max(0.25 * abs(wanted), 3 * spread)

@@ -202,13 +202,13 @@ def _works_with_two(trial: ScriptTrial) -> Answer:
     together = steps_together(trial.grown)
     if not together:
         return unknown("the workers could not be looked into")
-    found = []
+    faults = []
     if _fed_alike(together):
-        found.append(_SAME_SAMPLES)
+        faults.append(_SAME_SAMPLES)
     if all(step.together == 1 for steps in together for step in steps):
-        found.append(_SEPARATE_MODELS)
-    if found:
-        return Answer("no", tuple(found))
+        faults.append(_SEPARATE_MODELS)
+    if faults:
+        return Answer("no", tuple(faults))
     if _differ(together):
         return no(
             "not_synchronised",
@@ -365,7 +365,7 @@ def _evaluates_quickly(trial: ScriptTrial) -> Answer:
 
 def _measured(trial: ScriptTrial) -> dict[str, float]:
     first, resumed, grown = trial.first, trial.resumed, trial.grown
-    found = {
+    seconds = {
         "boot": first.boot_seconds,
         "boot_from_checkpoint": resumed.boot_seconds if resumed else None,
         "growth_to_2_workers": grown.boot_seconds if grown else None,
@@ -374,7 +374,7 @@ def _measured(trial: ScriptTrial) -> dict[str, float]:
         "step_with_1_worker": median_step(first) or None,
         "step_with_2_workers": (median_step(grown) or None) if grown else None,
     }
-    return {name: round(value, 4) for name, value in found.items() if value is not None}
+    return {name: round(value, 4) for name, value in seconds.items() if value is not None}
 
 
 def best_of(verdicts: list[BackendVerdict]) -> BackendVerdict | None:

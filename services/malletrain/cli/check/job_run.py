@@ -125,13 +125,13 @@ class JobRun:
 
     def steps(self, since: float, workers: int | None) -> tuple[Step, ...]:
         """Steps since a moment at a scale; None: at any."""
-        found = self._observed.read()
-        return tuple(step for step in found if step.seconds >= since and workers in (None, step.workers))
+        steps = self._observed.read()
+        return tuple(step for step in steps if step.seconds >= since and workers in (None, step.workers))
 
     def reports(self, since: float, workers: int | None) -> tuple[Report, ...]:
         """Reports since a moment at a scale; None: at any."""
-        found = self._recorder.reports(self.id)
-        return tuple(report for report in found if report.seconds >= since and workers in (None, report.workers))
+        reports = self._recorder.reports(self.id)
+        return tuple(report for report in reports if report.seconds >= since and workers in (None, report.workers))
 
     def overwritten(self, since: float) -> tuple[str, ...]:
         """Files with a state that were written over since a moment."""
@@ -146,13 +146,13 @@ class JobRun:
     def evaluated(self, since: float, *, unsaid: bool = False) -> tuple[float, ...]:
         """When evaluations made passes since a moment; on request only those of which the script does not say so."""
         self._observed.read()
-        found = self._observed.evaluated
-        return tuple(seconds for seconds, said in found if seconds >= since and not (unsaid and said))
+        evaluated = self._observed.evaluated
+        return tuple(seconds for seconds, said in evaluated if seconds >= since and not (unsaid and said))
 
     def cpu_seconds(self) -> float:
         """CPU time of the job's processes so far, without their supervisor, which looks at them all the time."""
         supervisor = self._supervisor.pid if self._supervisor is not None else None
-        processes = (found.id.pid for found in find_processes(self._is_ours))
+        processes = (process.id.pid for process in find_processes(self._is_ours))
         return sum(_cpu_seconds(pid) for pid in processes if pid != supervisor)
 
     def log(self) -> str:
@@ -303,11 +303,11 @@ class Observed:
 
     def read(self) -> list[Step]:
         """All steps so far, in order of time."""
-        found = len(self._steps)
+        known = len(self._steps)
         for path in sorted(self._folder.glob("*.jsonl")):
             for note in self._new_in(path):
                 self._take(note)
-        if len(self._steps) > found:
+        if len(self._steps) > known:
             self._steps.sort(key=lambda step: step.seconds)
         return self._steps
 
@@ -332,11 +332,11 @@ class Observed:
         if not whole:
             return []
         self._read[path] = start + len(whole) + 1
-        found = []
+        notes = []
         for line in whole.splitlines():
             with contextlib.suppress(ValueError):  # two threads may have written at once
-                found.append(json.loads(line))
-        return found
+                notes.append(json.loads(line))
+        return notes
 
 
 def _step(note: dict[str, Any]) -> Step:

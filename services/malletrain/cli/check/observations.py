@@ -112,8 +112,8 @@ class CheckPart:
 
     def of_rank(self, rank: int) -> tuple[Step, ...]:
         """The steps of one worker: of processes that do not know their rank, those of the first."""
-        found = tuple(step for step in self.steps if step.rank == rank)
-        return tuple(step for step in found if step.process == found[0].process)
+        of_rank = tuple(step for step in self.steps if step.rank == rank)
+        return tuple(step for step in of_rank if step.process == of_rank[0].process)
 
     @property
     def times(self) -> list[float]:

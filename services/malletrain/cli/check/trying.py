@@ -216,8 +216,10 @@ async def _reference(job: JobRun, trial: ScriptTrial, limits: Limits) -> CheckPa
     lasted = sum(phase.times[-1] - phase.times[0] for phase in parts if phase.times)
 
     def enough() -> bool:
-        found = job.steps(began, workers)
-        return bool(found) and (sum(step.size for step in found) >= samples if samples else len(found) >= steps)
+        new_steps = job.steps(began, workers)
+        return bool(new_steps) and (
+            sum(step.size for step in new_steps) >= samples if samples else len(new_steps) >= steps
+        )
 
     await job.start()
     end = await job.until(enough, limits.boot_seconds + 3 * lasted + _STEADY_SECONDS)

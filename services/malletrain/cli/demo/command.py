@@ -180,7 +180,7 @@ def follow_run(
         pause.wait(_POLL_SECONDS)
         _read_jobs(recorder, stubs)
     show()
-    return strays.found
+    return strays.sentences
 
 
 def _read_jobs(recorder: RunRecorder, stubs: ServiceStubs) -> None:
@@ -196,14 +196,14 @@ class StrayProcessFinder:
     """Finds processes of jobs on nodes that the scheduler has taken.
 
     Attributes:
-        found: Those found so far, described for people.
+        sentences: What it has seen so far, described for people.
     """
 
     def __init__(self, recorder: RunRecorder, setup: DemoSetup) -> None:
         self._recorder = recorder
         self._setup = setup
         self._seen: set[int] = set()
-        self.found: list[str] = []
+        self.sentences: list[str] = []
 
     def check(self) -> None:
         """Find processes on nodes that were taken longer ago than the limit and are not idle again."""
@@ -219,7 +219,9 @@ class StrayProcessFinder:
         for process in find_job_processes(self._setup.folder):
             if process.node in taken and process.pid not in self._seen:
                 self._seen.add(process.pid)
-                self.found.append(f"on {process.node} {now - last_left[process.node]:.1f} s after its leave: {process}")
+                self.sentences.append(
+                    f"on {process.node} {now - last_left[process.node]:.1f} s after its leave: {process}"
+                )
 
 
 @_with_retries

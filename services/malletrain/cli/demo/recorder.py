@@ -90,26 +90,26 @@ class RunHistory:
 def idle_intervals(changes: Iterable[NodeChange], end: float) -> list[NodeInterval]:
     """Periods in which each node was idle. Those that have not ended are cut at `end`."""
     since: dict[str, float] = {}
-    found = []
+    intervals = []
     for change in changes:
         for node in change.left & since.keys():
-            found.append(NodeInterval(node, since.pop(node), change.time, "idle"))
+            intervals.append(NodeInterval(node, since.pop(node), change.time, "idle"))
         for node in change.joined:
             since.setdefault(node, change.time)
-    return found + [NodeInterval(node, start, end, "idle") for node, start in since.items()]
+    return intervals + [NodeInterval(node, start, end, "idle") for node, start in since.items()]
 
 
 def training_intervals(changes: Iterable[JobChange], end: float) -> list[NodeInterval]:
     """Periods in which a job trained on each node. Those that have not ended are cut at `end`."""
     since: dict[tuple[str, str], float] = {}
-    found = []
+    intervals = []
     for change in changes:
         for job_id, node in list(since):
             if job_id == change.job_id and node not in change.nodes:
-                found.append(NodeInterval(node, since.pop((job_id, node)), change.time, job_id))
+                intervals.append(NodeInterval(node, since.pop((job_id, node)), change.time, job_id))
         for node in change.nodes:
             since.setdefault((change.job_id, node), change.time)
-    return found + [NodeInterval(node, start, end, job_id) for (job_id, node), start in since.items()]
+    return intervals + [NodeInterval(node, start, end, job_id) for (job_id, node), start in since.items()]
 
 
 def node_seconds(intervals: Iterable[NodeInterval]) -> float:

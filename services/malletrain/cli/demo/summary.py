@@ -230,16 +230,14 @@ class _Moment:
             held.update(pair for job in self.jobs.values() for pair in part(job).items())
         free = self.idle - held.keys()
         self.free_since = {node: self.free_since.get(node, now) for node in free}
-        found = Counter(held[node] for node in self.idle & held.keys())
+        uses = Counter(held[node] for node in self.idle & held.keys())
         if not self.jobs:
-            return found + Counter({OfferUse.NO_JOB: len(free)})
+            return uses + Counter({OfferUse.NO_JOB: len(free)})
         too_many = min(len(free), len(self.idle) - most_usable(len(self.idle), self.jobs.values()))
         awaiting = sum(since >= self.planned for since in self.free_since.values())
         awaiting = min(awaiting, len(free) - too_many)
         left = len(free) - too_many - awaiting
-        return found + Counter(
-            {OfferUse.TOO_MANY: too_many, OfferUse.AWAITING_PLAN: awaiting, OfferUse.LEFT_FREE: left}
-        )
+        return uses + Counter({OfferUse.TOO_MANY: too_many, OfferUse.AWAITING_PLAN: awaiting, OfferUse.LEFT_FREE: left})
 
 
 def divide_offer(history: RunHistory, end: float) -> Mapping[OfferUse, float]:

@@ -217,17 +217,17 @@ def read_ensemble(path: Path, gpus: int | None = None) -> Ensemble:
     content = _read_toml(path) if toml else read_message(path, fleet_pb2.FleetProblem())
     try:
         if isinstance(content, EnsembleToml):
-            found = _of_toml(content)
+            ensemble = _of_toml(content)
         else:
-            found = Ensemble(problem_from_proto(content), FleetPolicy.FLEET)
-        validate(found.problem)
+            ensemble = Ensemble(problem_from_proto(content), FleetPolicy.FLEET)
+        validate(ensemble.problem)
     except InvalidInputError as error:
         raise error.at(f"{path}: {_toml_field(error.field) if toml else error.field}") from None
     if gpus is None:
-        return found
-    if gpus > found.problem.gpus:
-        raise InvalidInputError("--gpus", f"at most {found.problem.gpus}, as many as {path} has", gpus)
-    return replace(found, problem=replace(found.problem, gpus=gpus))
+        return ensemble
+    if gpus > ensemble.problem.gpus:
+        raise InvalidInputError("--gpus", f"at most {ensemble.problem.gpus}, as many as {path} has", gpus)
+    return replace(ensemble, problem=replace(ensemble.problem, gpus=gpus))
 
 
 def read_members(path: Path) -> EnsembleToml:

@@ -62,13 +62,13 @@ def plan(
     planner = choice.planner if choice else FleetPlanner(wanted.value)
     table = rate_table(problem)
     flotilla = first_members(problem, table, planner)
-    found = plan_to_proto(problem, table, planner, flotilla, assign_gpus(flotilla.gpus, problem.gpus_per_node))
+    message = plan_to_proto(problem, table, planner, flotilla, assign_gpus(flotilla.gpus, problem.gpus_per_node))
     if choice is not None:
-        found.planner, found.reason = choice.planner.value, choice.reason
+        message.planner, message.reason = choice.planner.value, choice.reason
     if as_json:
-        print_json(to_proto_dict(found))
+        print_json(to_proto_dict(message))
     else:
-        _print(problem, table, flotilla, found)
+        _print(problem, table, flotilla, message)
 
 
 def first_members(problem: FleetProblem, table: RateTable, planner: FleetPlanner) -> Flotilla:
@@ -84,7 +84,7 @@ def first_members(problem: FleetProblem, table: RateTable, planner: FleetPlanner
     return Flotilla(tuple(counts), tuple(counts.values()))
 
 
-def _print(problem: FleetProblem, table: RateTable, flotilla: Flotilla, found: fleet_pb2.FleetPlan) -> None:
+def _print(problem: FleetProblem, table: RateTable, flotilla: Flotilla, message: fleet_pb2.FleetPlan) -> None:
     rows = [
         (
             placement.model_id,
@@ -93,40 +93,40 @@ def _print(problem: FleetProblem, table: RateTable, flotilla: Flotilla, found: f
             " ".join(str(gpu) for gpu in placement.gpu_indices),
             " ".join(str(node) for node in sorted({gpu // problem.gpus_per_node for gpu in placement.gpu_indices})),
         )
-        for placement, rate in zip(found.members, flotilla.rates(table), strict=True)
+        for placement, rate in zip(message.members, flotilla.rates(table), strict=True)
     ]
     print_table(("member", "GPUs", "samples/s", "which", "nodes"), rows)
     typer.echo(
         f"{len(rows)} of {len(problem.models)} members on {sum(flotilla.gpus)} of {problem.gpus} GPUs, "
-        f"the slowest at {found.pace:,.1f} samples/s"
+        f"the slowest at {message.pace:,.1f} samples/s"
     )
-    if found.HasField("reason"):
-        typer.echo(f"{found.planner}, because {found.reason}")
+    if message.HasField("reason"):
+        typer.echo(f"{message.planner}, because {message.reason}")
 
 
 def compare(file: FileArgument, gpus: GpusOption = None, as_json: Annotated[bool, JsonOption] = False) -> None:
     """Compare all planners on an ensemble: how long does each take?"""
-    found = comparison(read_ensemble(file, gpus).problem)
+    compared = comparison(read_ensemble(file, gpus).problem)
     if as_json:
         # Numbers of trainings are whole, but may be too large for the integers of protobuf.
-        numbers = {name: int(number) for name, number in to_proto_dict(found.profile).items()}
-        print_json({**to_proto_dict(found), "profile": numbers})
+        numbers = {name: int(number) for name, number in to_proto_dict(compared.profile).items()}
+        print_json({**to_proto_dict(compared), "profile": numbers})
         return
     times = {
-        "flotillas (FLEET-G)": found.fleet_global.seconds,
-        "flotillas on released GPUs (FLEET-L)": found.local,
-        "by remaining work (makespan)": found.makespan,
-        "one GPU each, longest first (list)": found.list_longest_first,
-        "one GPU each, in the order of the file": found.list_in_order,
-        "rounds of one GPU each": found.rounds,
-        "one member after the other": found.sequential,
+        "flotillas (FLEET-G)": compared.fleet_global.seconds,
+        "flotillas on released GPUs (FLEET-L)": compared.local,
+        "by remaining work (makespan)": compared.makespan,
+        "one GPU each, longest first (list)": compared.list_longest_first,
+        "one GPU each, in the order of the file": compared.list_in_order,
+        "rounds of one GPU each": compared.rounds,
+        "one member after the other": compared.sequential,
     }
     rows = [
-        (name, f"{seconds:,.0f}", f"{seconds / found.lower_bound:.2f}")
+        (name, f"{seconds:,.0f}", f"{seconds / compared.lower_bound:.2f}")
         for name, seconds in sorted(times.items(), key=lambda item: item[1])
     ]
     print_table(("how", "seconds", "times the bound"), rows)
-    typer.echo(f"no schedule is faster than {found.lower_bound:,.0f} s")
+    typer.echo(f"no schedule is faster than {compared.lower_bound:,.0f} s")
 
 
 def comparison(problem: FleetProblem) -> fleet_pb2.FleetComparison:
@@ -165,17 +165,17 @@ def simulate(
     ensemble = read_ensemble(file, gpus)
     problem, wanted = ensemble.problem, policy or ensemble.planner
     run, choice = simulate_policy(problem, wanted)
-    found = run_to_proto(problem, run)
+    simulated = run_to_proto(problem, run)
     if choice is not None:
-        found.planner, found.reason = choice.planner.value, choice.reason
+        simulated.planner, simulated.reason = choice.planner.value, choice.reason
     if as_json:
-        print_json(to_proto_dict(found))
+        print_json(to_proto_dict(simulated))
     else:
-        _print_simulated(problem, wanted, found)
+        _print_simulated(problem, wanted, simulated)
 
 
-def _print_simulated(problem: FleetProblem, policy: FleetPolicy, found: fleet_pb2.FleetRun) -> None:
-    if found.flotillas:
+def _print_simulated(problem: FleetProblem, policy: FleetPolicy, simulated: fleet_pb2.FleetRun) -> None:
+    if simulated.flotillas:
         rows = [
             (
                 str(number),
@@ -184,16 +184,16 @@ def _print_simulated(problem: FleetProblem, policy: FleetPolicy, found: fleet_pb
                 str(sum(len(member.gpu_indices) for member in flotilla.members)),
                 " ".join(flotilla.completed) or "-",
             )
-            for number, flotilla in enumerate(found.flotillas, 1)
+            for number, flotilla in enumerate(simulated.flotillas, 1)
         ]
         print_table(("flotilla", "seconds", "members", "GPUs", "done"), rows)
     else:
-        ends = sorted(found.end_seconds.items(), key=lambda item: item[1])
+        ends = sorted(simulated.end_seconds.items(), key=lambda item: item[1])
         print_table(("member", "done after, s"), [(name, f"{seconds:,.0f}") for name, seconds in ends])
     bound = lower_bound(problem)
     typer.echo(
-        f"{policy.value} trains {len(problem.models)} members on {problem.gpus} GPUs in {found.seconds:,.0f} s "
-        f"({duration(found.seconds)}); no schedule is faster than {bound:,.0f} s"
+        f"{policy.value} trains {len(problem.models)} members on {problem.gpus} GPUs in {simulated.seconds:,.0f} s "
+        f"({duration(simulated.seconds)}); no schedule is faster than {bound:,.0f} s"
     )
-    if found.HasField("reason"):
-        typer.echo(f"{found.planner}, because {found.reason}")
+    if simulated.HasField("reason"):
+        typer.echo(f"{simulated.planner}, because {simulated.reason}")

@@ -89,7 +89,7 @@ def journal_of(past: RecordedPast, place: str) -> Journal:
         raise InvalidInputError("--journal", expected, place)
     beliefs = past.beliefs()
     utilization = tuple(past.utilization())
-    measured = {job_id: found for job_id, found in past.measured() if found.unix_seconds > 0}
+    measured = {job_id: job for job_id, job in past.measured() if job.unix_seconds > 0}
     jobs = tuple(past.jobs())
     events: dict[str, list[JobEvent]] = {}
     for event in past.events():
@@ -105,7 +105,7 @@ def journal_of(past: RecordedPast, place: str) -> Journal:
 
 def _believed(beliefs: Iterator[PlanBelief], wanted: set[str]) -> tuple[dict[str, BelievedJob], frozenset[str]]:
     """What the newest plan with each job believed of it, and the pools of the newest plan."""
-    found: dict[str, BelievedJob] = {}
+    believed: dict[str, BelievedJob] = {}
     pools: Sequence[str] | None = None
     for belief in beliefs:
         pools = belief.pools if pools is None else pools
@@ -113,11 +113,11 @@ def _believed(beliefs: Iterator[PlanBelief], wanted: set[str]) -> tuple[dict[str
             identifier = job.job_id if isinstance(job, allocator_pb2.BelievedJob) else job.id
             if identifier in wanted:
                 curve = tuple(ScalingPoint(point.nodes, point.rate) for point in job.curve)
-                found[identifier] = BelievedJob(curve, job.scale_up_seconds, job.scale_down_seconds)
+                believed[identifier] = BelievedJob(curve, job.scale_up_seconds, job.scale_down_seconds)
                 wanted.discard(identifier)
         if not wanted:
             break
-    return found, frozenset(pools or ())
+    return believed, frozenset(pools or ())
 
 
 LIVE = "live"
@@ -163,8 +163,8 @@ class _LivePast:
         for first in range(0, len(progress), _JOBS_ASKED):
             some = progress[first : first + _JOBS_ASKED]
             request = monitor_pb2.ListScalingRecordsRequest(job_ids=[entry.job_id for entry in some])
-            found = self._stubs.monitor.ListScalingRecords(request, timeout=_PAGE_SECONDS).records
-            records = {record.job_id: record for record in found}
+            messages = self._stubs.monitor.ListScalingRecords(request, timeout=_PAGE_SECONDS).records
+            records = {record.job_id: record for record in messages}
             for entry in some:
                 yield entry.job_id, measured_job(entry, records.get(entry.job_id, monitor_pb2.ScalingRecord()))
 
@@ -379,9 +379,9 @@ def _copy(address: DatabaseAddress, folder: Path) -> Engine:
         raise InvalidInputError("--journal", f"{_USED}; {address} is missing", str(address.state_dir))
     engine, history = sqlite_file(copy), SchemaHistory(address.service)
     with engine.begin() as connection:
-        found = revision_of(connection)
-        history.check(found, address)
-        if found != history.newest:
+        revision = revision_of(connection)
+        history.check(revision, address)
+        if revision != history.newest:
             history.upgrade(connection)
     return engine
 
@@ -401,17 +401,17 @@ class _StoredPast:
             yield PlanBelief(tuple(part.pool for part in plan.parts), plan.problem.jobs)
 
     def measured(self) -> Iterator[tuple[str, MeasuredJob]]:
-        for found in MonitorStore(self._engines["monitor"]).load():
+        for job in MonitorStore(self._engines["monitor"]).load():
             yield (
-                found.job_id,
+                job.job_id,
                 MeasuredJob(
-                    found.progress.samples,
-                    found.progress.samples_lost,
-                    found.progress.last_record_unix_seconds,
-                    tuple(ScalingPoint(point.nodes, point.rate) for point in found.points),
-                    found.rescales,
-                    first_batches(found.reporters.values()),
-                    found.usual_step_seconds,
+                    job.progress.samples,
+                    job.progress.samples_lost,
+                    job.progress.last_record_unix_seconds,
+                    tuple(ScalingPoint(point.nodes, point.rate) for point in job.points),
+                    job.rescales,
+                    first_batches(job.reporters.values()),
+                    job.usual_step_seconds,
                 ),
             )
 

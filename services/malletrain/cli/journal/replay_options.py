@@ -42,8 +42,8 @@ def parse_span(option: str, text: str) -> float:
     Raises:
         InvalidInputError: it is none.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", text.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else math.nan
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", text.strip())
+    seconds = float(match[1]) * _UNITS[match[2]] if match else math.nan
     if not (math.isfinite(seconds) and seconds >= _MIN_S):
         raise InvalidInputError(option, "a span of time such as 90m, 24h or 7d", text)
     return seconds

@@ -63,11 +63,11 @@ class JournalReport:
 
 def report_on(journal: Journal, span: tuple[float, float], said: Sequence[str]) -> tuple[JournalReport, JournalInput]:
     """What is said about a part of a journal, and the input of its replay."""
-    found = journal_input(journal, *span)
-    notes = (*said, *found.notes)
+    past = journal_input(journal, *span)
+    notes = (*said, *past.notes)
     used = utilization_of(recorded_minutes(journal, *span))
-    report = JournalReport(*span, len(found.jobs), len(found.trace.nodes), tuple(agreement(journal)), notes, used)
-    return report, found
+    report = JournalReport(*span, len(past.jobs), len(past.trace.nodes), tuple(agreement(journal)), notes, used)
+    return report, past
 
 
 def print_report(report: JournalReport) -> None:

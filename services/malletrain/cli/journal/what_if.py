@@ -40,12 +40,12 @@ def main() -> None:
     asked = json.load(sys.stdin)
     _limit(asked["seconds"], asked["bytes"])
     try:
-        found = _compare(asked)
+        comparison = _compare(asked)
     except MalleTrainError as error:
         sys.exit(str(error))
     except MemoryError:
         sys.exit(f"it needs more than {asked['bytes'] / 2**30:.1f} GiB of memory")
-    print(json.dumps({"found": found}), flush=True)
+    print(json.dumps({"found": comparison}), flush=True)
 
 
 def _limit(seconds: float, max_bytes: int) -> None:
@@ -65,11 +65,11 @@ def _compare(asked: dict[str, Any]) -> dict[str, Any]:
     if end - begin < _MIN_S:
         raise InvalidInputError("past", "a time of which something is recorded")
     options = _options(asked, end - begin)
-    found = asdict(what_if(journal, begin, end, options, _telling(end - begin)))
+    comparison = asdict(what_if(journal, begin, end, options, _telling(end - begin)))
     if begin > end - asked["days"] * 86400.0:
         hours = (end - begin) / 3600
-        found["notes"] = [f"The idle set is known for {hours:.1f} h of this time only.", *found["notes"]]
-    return found
+        comparison["notes"] = [f"The idle set is known for {hours:.1f} h of this time only.", *comparison["notes"]]
+    return comparison
 
 
 def _options(asked: dict[str, Any], duration_s: float) -> ReplayOptions:
@@ -91,8 +91,8 @@ def _past(kept: Path, token: str, config: str | None) -> Journal:
     """The past as it was read before; else from the services. The file is the dashboard's, in a folder of its own."""
     if kept.exists():
         with kept.open("rb") as file:
-            found: Journal = pickle.load(file)
-        return found
+            kept_journal: Journal = pickle.load(file)
+        return kept_journal
     journal = read_from_services(load(_file(config)), FixedToken(token))
     partial = kept.with_suffix(".part")
     with partial.open("wb") as file:

@@ -157,15 +157,15 @@ def _print_new_link(host: str, port: int) -> None:
     if not may_print_link():
         raise InvalidInputError("--link", "a terminal to print on: a link lets in whoever has it")
     try:
-        found = ask_for_link(links_folder(), host, port)
+        link = ask_for_link(links_folder(), host, port)
     except OSError as error:
         raise MalleTrainError(f"the dashboard on {host}:{port} gives no link: {error}") from error
-    if found is None:
+    if link is None:
         raise MalleTrainError(
             f"no dashboard of yours that was started here listens on {host}:{port}, or the services know no token of "
             "yours: `malletrain dashboard`, or the --address that it was started with"
         )
-    typer.echo(found)
+    typer.echo(link)
 
 
 async def _until_signal(serving: Sequence[Coroutine[Any, Any, object]], watchdog: LoopWatchdog) -> None:

@@ -46,7 +46,7 @@ def examine_key(state_dir: Path) -> Finding:
     check, folder = "identity", keys_folder(state_dir)
     if not folder.exists():
         return Finding(check, True, f"the first start makes a key in {folder}")
-    wrong = [found for path in (folder, folder / KEY_FILE) if (found := file_fault(path))]
+    wrong = [fault for path in (folder, folder / KEY_FILE) if (fault := file_fault(path))]
     remedy = (
         f"as root: chown -R ACCOUNT: {folder} && chmod -R go= {folder}, where ACCOUNT runs the services, "
         "as which this should be run, too; if others could read the key, delete it"
@@ -57,14 +57,14 @@ def examine_key(state_dir: Path) -> Finding:
 def file_fault(path: Path) -> str:
     """What is wrong with a file; empty if nothing is, or it can't be seen by us."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return ""
     except OSError as error:
         return f"{path}: {error.strerror}"
-    if found.st_uid != os.geteuid():
-        return f"{path} belongs to uid {found.st_uid}"
-    return f"{path} has mode {stat.S_IMODE(found.st_mode):o}" if found.st_mode & _OTHERS else ""
+    if status.st_uid != os.geteuid():
+        return f"{path} belongs to uid {status.st_uid}"
+    return f"{path} has mode {stat.S_IMODE(status.st_mode):o}" if status.st_mode & _OTHERS else ""
 
 
 def examine_run_as(settings: AllSettings) -> Finding:
@@ -76,10 +76,10 @@ def examine_run_as(settings: AllSettings) -> Finding:
     try:
         check_owner_jobs(section, settings.state_dir)
         python = Path(section.trainer_python)
-        found = not python.is_absolute() or users_can_reach(python)
+        reachable = not python.is_absolute() or users_can_reach(python)
     except (MalleTrainError, AccountError) as error:
         return judge(check, False, error, remedy)
-    return judge(check, found, f"their owners, in {section.jobs_dir}", f"{python} can't be reached by all users")
+    return judge(check, reachable, f"their owners, in {section.jobs_dir}", f"{python} can't be reached by all users")
 
 
 def examine_cgroups(open_below: Callable[[str, Callable[[str], None]], Cgroups] = open_cgroups) -> Finding:
@@ -153,8 +153,8 @@ def _own_faults(settings: Settings, now: float) -> Iterator[str]:
 def _leaf_faults(path: Path, folder: Path, role: str, now: float | None) -> Iterator[str]:
     """What is wrong with a certificate; without a time, it may have expired."""
     try:
-        found = read_certificate_file(path)
-        leaf = x509.load_pem_x509_certificate(found.certificate)
+        file = read_certificate_file(path)
+        leaf = x509.load_pem_x509_certificate(file.certificate)
         authority = x509.load_pem_x509_certificate(read_certificates(folder / AUTHORITY_CERTIFICATE))
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         leaf.verify_directly_issued_by(authority)

@@ -119,7 +119,7 @@ def other_machines(hosts: Mapping[str, str]) -> list[str]:
     """
     by_host = {host: node for node, host in sorted(hosts.items(), reverse=True)}
     looked_at = sorted(by_host.items(), key=lambda entry: entry[1])[:_MAX_HOSTS]
-    return [f"{node} ({found})" for host, node in looked_at if (found := _elsewhere(host))]
+    return [f"{node} ({whereabouts})" for host, node in looked_at if (whereabouts := _elsewhere(host))]
 
 
 def _elsewhere(host: str) -> str:

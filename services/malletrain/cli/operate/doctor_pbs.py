@@ -113,10 +113,10 @@ def opens_gpus(entry: object) -> bool:
     if isinstance(entry, list):
         device, access = ([str(word) for word in entry] + ["", ""])[:2]
         return bool(_GPU.match(device)) and "w" in access
-    found = _RULE.match(str(entry))
-    if found is None:
+    match = _RULE.match(str(entry))
+    if match is None:
         return False
-    kind, major, minor, access = found.groups()
+    kind, major, minor, access = match.groups()
     if kind == "a":  # the kernel takes it for all devices and all access, whatever follows
         return True
     if kind == "b" or major not in ("*", _NVIDIA) or "w" not in (access or ""):
@@ -194,17 +194,17 @@ def running_limits(attributes: Mapping[str, Any], user: str) -> dict[str, int]:
 
     A limit for a user by name is in the place of that for each user. Limits for groups and projects are not looked at.
     """
-    found = {}
+    by_kind = {}
     for kind in _EACH_KIND:
         limits = {(who, name): int(count) for who, name, count in _LIMIT.findall(str(attributes.get(kind, "")))}
         own = limits.get(("u", user), limits.get(("u", "PBS_GENERIC")))
         known = [count for count in (own, limits.get(("o", "PBS_ALL"))) if count is not None]
         if known:
-            found[kind] = min(known)
+            by_kind[kind] = min(known)
     for kind in _OLD_KINDS:
         if str(attributes.get(kind, "")).isdigit():
-            found[kind] = int(attributes[kind])
-    return found
+            by_kind[kind] = int(attributes[kind])
+    return by_kind
 
 
 def duration_seconds(text: object) -> float | None:
@@ -373,9 +373,11 @@ def _scheduler_file(scheduler: Mapping[str, str]) -> str | None:
         return None
 
 
-def _tables(found: object) -> dict[str, dict[str, Any]]:
+def _tables(section: object) -> dict[str, dict[str, Any]]:
     """Those of a section's entries that are tables."""
-    return {name: entry for name, entry in found.items() if isinstance(entry, dict)} if isinstance(found, dict) else {}
+    return (
+        {name: entry for name, entry in section.items() if isinstance(entry, dict)} if isinstance(section, dict) else {}
+    )
 
 
 def judge_pbs(report: PbsReport, section: PbsSettings, now: float) -> Iterator[Finding]:
@@ -415,7 +417,7 @@ def parse_json(text: str) -> dict[str, Any]:
 
 def parse_scheduler(text: str) -> dict[str, str]:
     """`qmgr -c 'list sched'`, by name."""
-    return {found[1]: found[2] for found in re.finditer(r"^\s+(\w+) = (.*)$", text, re.MULTILINE)}
+    return {match[1]: match[2] for match in re.finditer(r"^\s+(\w+) = (.*)$", text, re.MULTILINE)}
 
 
 def _holding(report: PbsReport, section: PbsSettings) -> Iterator[Finding]:

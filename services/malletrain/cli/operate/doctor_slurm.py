@@ -89,16 +89,16 @@ def parse_config(text: str) -> tuple[dict[str, str], float | None]:
     Settings that may have several values are `Prolog[0]`, `Prolog[1]`.. from Slurm 24.05 on, and are missing where
     there is none: here they are one entry, with commas.
     """
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for line in text.splitlines():
         name, separator, value = line.partition("=")
         if not separator:
             continue
         plain, indexed, _ = name.strip().partition("[")
-        found[plain] = f"{found[plain]},{value.strip()}" if indexed and plain in found else value.strip()
+        entries[plain] = f"{entries[plain]},{value.strip()}" if indexed and plain in entries else value.strip()
     stamp = re.search(r"as of (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", text)
     when = datetime.fromisoformat(stamp[1]).replace(tzinfo=UTC).timestamp() if stamp else None
-    return found, when
+    return entries, when
 
 
 def parse_partitions(text: str) -> dict[str, dict[str, str]]:
@@ -336,14 +336,14 @@ def _watching(report: SlurmReport) -> Iterator[Finding]:
 
 def _number(text: str) -> int:
     """The first number in a text, e.g. 30 in "30 sec"; 0 if there is none."""
-    found = _NUMBER.search(text)
-    return int(found[0]) if found else 0
+    match = _NUMBER.search(text)
+    return int(match[0]) if match else 0
 
 
 def _seconds(limit: str) -> float | None:
     """Seconds of `1-00:00:00` or `00:30:00`; None for no limit."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)
-    if not found:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)
+    if not match:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds

@@ -109,14 +109,14 @@ class PbsTrial:
 
 def parse_slurm_trial(text: str) -> TrialState | None:
     """What `scontrol -o show job` says of one; None if that can't be read. Pure."""
-    found = dict(_PAIR.findall(text))
-    state = found.get("JobState", "")
+    values = dict(_PAIR.findall(text))
+    state = values.get("JobState", "")
     if not state:
         return None
-    node = found.get("NodeList", "(null)").replace("(null)", "")
-    status = found.get("ExitCode", "").partition(":")[0]
+    node = values.get("NodeList", "(null)").replace("(null)", "")
+    status = values.get("ExitCode", "").partition(":")[0]
     ended = state not in _UNFINISHED
-    reason = found.get("Reason", "None")
+    reason = values.get("Reason", "None")
     said = state if reason == "None" else f"{state} ({reason})"
     return TrialState(node, ended, int(status) if ended and status.isdigit() else None, said)
 

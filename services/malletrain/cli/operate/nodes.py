@@ -24,7 +24,7 @@ from malletrain.v1 import resources_pb2, scavenger_pb2
 def nodes(*, view: ListingView) -> None:
     """List the idle nodes, their idle age, expected stay, job, pool, GPUs, features; say why no more can be held."""
     with connect() as stubs:
-        found = stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
+        idle_nodes = stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
         status = stubs.scavenger.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=DEADLINE_SECONDS)
         holders = {name: job.id for job in all_jobs(stubs) for name in job.commanded_nodes}
     now = time.time()
@@ -36,7 +36,7 @@ def nodes(*, view: ListingView) -> None:
     ]:
         typer.echo(line, err=True)
     slow = {node.name: to_dict(node) for node in status.slow}
-    rows = [_row(node, holders.get(node.name, ""), now, slow.get(node.name)) for node in found]
+    rows = [_row(node, holders.get(node.name, ""), now, slow.get(node.name)) for node in idle_nodes]
     if view.as_json:
         rows += [ListingRow(_quarantined_cells(node), partial(_quarantined_dict, node)) for node in status.quarantined]
     print_listing(_COLUMNS, rows, view, nothing="no idle nodes")

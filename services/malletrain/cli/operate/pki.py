@@ -32,9 +32,9 @@ _ConfigOption = typer.Option(help="TOML file; by default ./malletrain.toml if it
 def show(as_json: Annotated[bool, JsonOption] = False, config: Annotated[Path | None, _ConfigOption] = None) -> None:
     """List the certificates that there are: role, lifespan, serial number, SHA-256 fingerprint and file; no keys."""
     settings = load(config)
-    found = list(certificates_of(settings.state_dir, settings.tls.certificate_file))
+    certificates = list(certificates_of(settings.state_dir, settings.tls.certificate_file))
     if as_json:
-        print_json([_fields(entry) for entry in found])
+        print_json([_fields(entry) for entry in certificates])
         return
     now = time.time()
     rows = [
@@ -47,7 +47,7 @@ def show(as_json: Annotated[bool, JsonOption] = False, config: Annotated[Path | 
             entry.fingerprint,
             str(entry.path),
         )
-        for entry in found
+        for entry in certificates
     ]
     print_table(
         ("role", "", "not before (UTC)", "not after (UTC)", "serial number", "SHA-256 fingerprint", "file"), rows

@@ -29,47 +29,47 @@ def plan(
         request = allocator_pb2.GetPlanRequest(generation=generation)
         response = stubs.allocator.GetPlan(request, timeout=DEADLINE_SECONDS)
         tuned = "" if as_json or generation else tuning_line(stubs)
-    found = response.plan if response.HasField("plan") else None
+    shown = response.plan if response.HasField("plan") else None
     if as_json:
-        print_json(to_dict(found) if found else None)
+        print_json(to_dict(shown) if shown else None)
         return
-    if found is None:
+    if shown is None:
         typer.echo("no plan yet: it takes a node or a job")
         return
-    outcome = "applied" if found.applied else f"refused: {found.refusal}"
-    typer.echo(f"plan {found.generation}, {ago(found.create_time, time.time())} ago, {outcome}")
-    typer.echo(f"because {found.trigger}")
+    outcome = "applied" if shown.applied else f"refused: {shown.refusal}"
+    typer.echo(f"plan {shown.generation}, {ago(shown.create_time, time.time())} ago, {outcome}")
+    typer.echo(f"because {shown.trigger}")
     if tuned:
         typer.echo(tuned)
-    allocation = found.allocation
+    allocation = shown.allocation
     typer.echo(
         f"{allocation.status} by {allocation.solver} in {1000 * allocation.solve_seconds:.2f} ms, "
-        f"objective {allocation.objective:,.1f}, pool of {len(found.problem.nodes)} nodes"
+        f"objective {allocation.objective:,.1f}, pool of {len(shown.problem.nodes)} nodes"
     )
-    before = {demand.id: len(demand.current_nodes) for demand in found.problem.jobs}
+    before = {demand.id: len(demand.current_nodes) for demand in shown.problem.jobs}
     rows = [
         [entry.job_id, f"{before.get(entry.job_id, 0)} → {len(entry.nodes)}", " ".join(entry.nodes) or "-"]
         for entry in allocation.assignments
     ]
     columns = ["job", "scale", "nodes"]
-    demands = {demand.id: demand for demand in found.problem.jobs}
+    demands = {demand.id: demand for demand in shown.problem.jobs}
     if any(demand.owner for demand in demands.values()):
         columns[1:1] = ["owner", "weight"]
         for row in rows:
             row[1:1] = [demands[row[0]].owner, plan_weight(demands[row[0]])]
     print_table(columns, rows)
-    for decision in found.fleets:
+    for decision in shown.fleets:
         typer.echo(f"{decision.fleet_id}: {decision_in_words(decision)}")
-    for part in found.parts:
-        if len(found.parts) > 1 or _has_terms(part):
-            typer.echo(part_in_words(part, found.problem))
-    if outside := jobs_without_place(found):
+    for part in shown.parts:
+        if len(shown.parts) > 1 or _has_terms(part):
+            typer.echo(part_in_words(part, shown.problem))
+    if outside := jobs_without_place(shown):
         typer.echo(f"without a place in their pool: {' '.join(outside)}")
-    for job_id, fault in sorted(found.left_out.items()):
+    for job_id, fault in sorted(shown.left_out.items()):
         typer.echo(f"{job_id} was left out, and kept its nodes: its figures are wrong ({fault})")
-    if found.problem.HasField("max_nodes"):
-        typer.echo(f"all jobs together may have {found.problem.max_nodes} nodes")
-    for owner, limit in sorted(found.problem.owner_limits.items()):
+    if shown.problem.HasField("max_nodes"):
+        typer.echo(f"all jobs together may have {shown.problem.max_nodes} nodes")
+    for owner, limit in sorted(shown.problem.owner_limits.items()):
         typer.echo(f"{owner} may have {limit} nodes")
 
 

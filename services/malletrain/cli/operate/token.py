@@ -40,11 +40,11 @@ def token(
         if revoke or revoke_user:
             _revoke(stubs, revoke, revoke_user)
             return
-        found = _created(stubs, user, role, lifespan) if asked else _own(stubs)
+        answer = _created(stubs, user, role, lifespan) if asked else _own(stubs)
     if as_json:
-        print_json(found)
+        print_json(answer)
         return
-    typer.echo(found["token"])
+    typer.echo(answer["token"])
 
 
 def _own(stubs: ServiceStubs) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def change_settings(config: Path, values: SettingValues) -> None:
 
 def _with_value(lines: list[str], section: str, line: str, name: str) -> list[str]:
     header = re.compile(rf"\s*\[\s*{re.escape(section)}\s*\]\s*(#.*)?$")
-    begin = next((index for index, found in enumerate(lines) if header.match(found)), None)
+    begin = next((index for index, text in enumerate(lines) if header.match(text)), None)
     if begin is None:
         return [*lines, "", f"[{section}]", line]
     end = next((index for index in range(begin + 1, len(lines)) if lines[index].lstrip().startswith("[")), len(lines))
@@ -125,10 +125,10 @@ def tune(
     file = settings_file(config) or Path(CONFIG_FILE)
     if apply and not file.is_file():
         raise InvalidInputError("--apply", "a file of settings to write to (--config)", str(file))
-    found = read_journal(journal or str(settings.state_dir), settings)
-    begin, end, said = span_of(found, since)
-    notes = [*said, *journal_input(found, begin, end).notes]
-    days = _days(found, begin, end, notes)
+    past = read_journal(journal or str(settings.state_dir), settings)
+    begin, end, said = span_of(past, since)
+    notes = [*said, *journal_input(past, begin, end).notes]
+    days = _days(past, begin, end, notes)
     forward, coalescing = _try(days, settings)
     values = _recommended(forward, coalescing)
     if apply and values:

@@ -162,16 +162,16 @@ def _site_log(workload: Path, nodes: int | None, burst_buffer: int | None) -> Si
 def _job_sets(jobs: list[str], scaling: Path | None) -> tuple[JobSets, list[str]]:
     from malletrain.reproduce.bftrainer.experiments import JobSets
 
-    found: dict[str, Workload] = {}
+    workloads: dict[str, Workload] = {}
     for name in jobs:
         workload = jobs_of(name, None if name in PRESETS else scaling)
         kind = "hpo" if len({job.model for job in workload.jobs}) == 1 else "mix"
-        if kind in found:
+        if kind in workloads:
             raise InvalidInputError("--jobs", "one set of one model and one of several at most", name)
-        found[kind] = workload
+        workloads[kind] = workload
     for kind, preset in (("hpo", PRESETS[0]), ("mix", PRESETS[1])):
-        found.setdefault(kind, jobs_of(preset, None))
-    return JobSets(found["hpo"], found["mix"]), [workload.title for workload in found.values()]
+        workloads.setdefault(kind, jobs_of(preset, None))
+    return JobSets(workloads["hpo"], workloads["mix"]), [workload.title for workload in workloads.values()]
 
 
 def _scenario(whole: Trace, nodes: int | None, hours: float | None) -> Scenario:
@@ -263,19 +263,19 @@ def reproduce_bbsched(
     trials = plan.trials()
     answers = spread(executor, workers, run_trial, trials)
     make_folder(out)
-    found = {}
+    done = {}
     with progress_bar("simulations", len(trials), counts=True) as progress:
         for trial, answer in zip(trials, answers, strict=True):
-            found[trial] = answer
-            progress(len(found))
-            if len(found) % 50 == 0 or len(found) == len(trials):
-                print_line(f"{len(found)} of {len(trials)} simulations")
+            done[trial] = answer
+            progress(len(done))
+            if len(done) % 50 == 0 or len(done) == len(trials):
+                print_line(f"{len(done)} of {len(trials)} simulations")
     exhibits = [
         example(),
         solve_times(time.perf_counter, random.Random(0)),
         distances(random.Random(1)),
         *([workloads(jobs)] if log is None else []),
-        *exhibits_of(BatchResults(plan, found)),
+        *exhibits_of(BatchResults(plan, done)),
         solve_statistics(time.perf_counter, jobs),
     ]
     sources = [f"{seeds} generated workloads of {jobs} jobs of each kind"]
@@ -320,14 +320,14 @@ def reproduce_fleet(
     plan = FleetPlanOfTrials(ORDERS, seeds)
     trials = plan.trials()
     make_folder(out)
-    found = {}
+    done = {}
     with progress_bar("simulations", len(trials), counts=True) as progress:
         for trial, answer in zip(trials, spread(executor, workers, run_fleet_trial, trials), strict=True):
-            found[trial] = answer
-            progress(len(found))
-            if len(found) % 200 == 0 or len(found) == len(trials):
-                print_line(f"{len(found)} of {len(trials)} simulations")
-    results = FleetResults(plan, found)
+            done[trial] = answer
+            progress(len(done))
+            if len(done) % 200 == 0 or len(done) == len(trials):
+                print_line(f"{len(done)} of {len(trials)} simulations")
+    results = FleetResults(plan, done)
     print_line("small ensembles beside the best possible")
     exhibits = [*paper_exhibits(results), *supplement_exhibits(), *sweep_exhibits(results), gap_exhibit()]
     sources = ["the published ensemble of 100 networks on 20 to 160 GPUs"]
@@ -393,10 +393,10 @@ def reproduce_malletrain(
     trials = [Trial(system, Mix(workload, seed, samples), options) for workload, system, seed in plan]
     with progress_bar("replays", len(trials), counts=True) as progress:
         answers = zip(plan, _scores(scenario, trials, workers), strict=True)
-        for done, ((workload, system, seed), found) in enumerate(answers, 1):
-            scores.setdefault((workload, system), []).append(found)
+        for done, ((workload, system, seed), score) in enumerate(answers, 1):
+            scores.setdefault((workload, system), []).append(score)
             progress(done)
-            print_line(f"{workload} seed {seed} {system}: {found.samples:.4g} samples, {found.profiles} profiles")
+            print_line(f"{workload} seed {seed} {system}: {score.samples:.4g} samples, {score.profiles} profiles")
     exhibits = [
         throughput_exhibit(scores, scenario.duration_s / 3600.0, samples),
         *measured,
@@ -461,12 +461,12 @@ def _starts(scenario: Scenario, samples: float, workers: int, print_line: Callab
         for seed in range(START_SEEDS)
     ]
     with progress_bar("starts", len(trials), counts=True) as progress:
-        found = []
+        scores = []
         for done, entry in enumerate(_each(partial(start_score, first), trials, workers), 1):
-            found.append(entry)
+            scores.append(entry)
             progress(done)
     print_line(f"profiles at the start: {START_SEEDS} seeds")
-    return start_exhibit(found[:START_SEEDS], found[START_SEEDS:])
+    return start_exhibit(scores[:START_SEEDS], scores[START_SEEDS:])
 
 
 def _truths(print_line: Callable[[str], None]) -> Exhibit:
@@ -480,8 +480,8 @@ def _truths(print_line: Callable[[str], None]) -> Exhibit:
     rows = []
     for spread in (0.05, 0.2):
         for shape, curve in shapes.items():
-            found = [profile_of(shape, curve, spread, ScaleStrategy.ADAPTIVE, seed) for seed in range(_TRUTH_SEEDS)]
-            rows.append(averaged(found))
+            profiles = [profile_of(shape, curve, spread, ScaleStrategy.ADAPTIVE, seed) for seed in range(_TRUTH_SEEDS)]
+            rows.append(averaged(profiles))
     print_line("profiles beside the truth")
     every = {s: profile_of(s, curve, 0.05, ScaleStrategy.EVERY, 0).node_seconds for s, curve in shapes.items()}
     return truth_exhibit(rows, every)

@@ -85,8 +85,8 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) ->
 
 
 def _total(widths: Iterable[int]) -> int:
-    found = list(widths)
-    return sum(found) + _GAP * (len(found) - 1)
+    all_widths = list(widths)
+    return sum(all_widths) + _GAP * (len(all_widths) - 1)
 
 
 def _longest_line(text: str) -> int:

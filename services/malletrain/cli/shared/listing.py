@@ -81,32 +81,32 @@ def print_listing(columns: Sequence[Column], rows: Sequence[ListingRow], view: L
     Raises:
         InvalidInputError: there is no column to sort by as the view wants.
     """
-    found = _limited(columns, rows, view)
+    shown = _limited(columns, rows, view)
     if view.as_json:
-        print_json([row.document() for row in found])
+        print_json([row.document() for row in shown])
         return
-    if not found:
+    if not shown:
         typer.echo(nothing, err=True)
     if view.output is Output.NAME:
-        for row in found:
+        for row in shown:
             typer.echo(_text(row.cells[0]))
     elif view.output is Output.CSV:
-        _print_csv(columns, found, headers=view.headers)
-    elif found:
-        _print_table(columns, found, view)
+        _print_csv(columns, shown, headers=view.headers)
+    elif shown:
+        _print_table(columns, shown, view)
 
 
 def _limited(columns: Sequence[Column], rows: Sequence[ListingRow], view: ListingView) -> list[ListingRow]:
     """The rows that are wanted, in the wanted order."""
-    found = list(rows)
+    kept = list(rows)
     if view.sort:
         name = view.sort.removeprefix("-").casefold()
         known = [column.name for column in columns]
         if name not in [entry.casefold() for entry in known]:
             raise InvalidInputError("--sort", f"one of {', '.join(known)}, after - for the other order", view.sort)
         index = next(index for index, entry in enumerate(known) if entry.casefold() == name)
-        found.sort(key=lambda row: _sort_key(row.cells[index]), reverse=view.sort.startswith("-"))
-    return found[: view.limit] if view.limit else found
+        kept.sort(key=lambda row: _sort_key(row.cells[index]), reverse=view.sort.startswith("-"))
+    return kept[: view.limit] if view.limit else kept
 
 
 def _sort_key(cell: ListingCell | str) -> tuple[int, float, str]:

@@ -52,31 +52,31 @@ def to_dict(message: Message) -> dict[str, Any]:
     All numbers are numbers, also those of 64 bits, and values of enumerations have no prefix: RUNNING instead of
     JOB_STATE_RUNNING. With `--json=proto` it is protobuf JSON, which has both.
     """
-    found = to_proto_dict(message)
+    document = to_proto_dict(message)
     if _json_form.get() is JsonForm.PLAIN:
-        _make_plain(found, cast("Descriptor", message.DESCRIPTOR))
-    return found
+        _make_plain(document, cast("Descriptor", message.DESCRIPTOR))
+    return document
 
 
 def to_proto_dict(message: Message) -> dict[str, Any]:
     """A message as protobuf JSON, with default values."""
-    found: dict[str, Any] = MessageToDict(message, always_print_fields_with_no_presence=True)
-    return found
+    document: dict[str, Any] = MessageToDict(message, always_print_fields_with_no_presence=True)
+    return document
 
 
-def _make_plain(found: dict[str, Any], descriptor: Descriptor) -> None:
+def _make_plain(document: dict[str, Any], descriptor: Descriptor) -> None:
     """Change protobuf JSON to plain JSON, in place."""
     for field in descriptor.fields:
-        value = found.get(field.json_name)
+        value = document.get(field.json_name)
         if value is None:
             continue
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             values = field.message_type.fields_by_name["value"]
-            found[field.json_name] = {key: _plain(entry, values) for key, entry in value.items()}
+            document[field.json_name] = {key: _plain(entry, values) for key, entry in value.items()}
         elif isinstance(value, list):
-            found[field.json_name] = [_plain(entry, field) for entry in value]
+            document[field.json_name] = [_plain(entry, field) for entry in value]
         else:
-            found[field.json_name] = _plain(value, field)
+            document[field.json_name] = _plain(value, field)
 
 
 def _plain(value: Any, field: FieldDescriptor) -> Any:

@@ -48,10 +48,10 @@ _DAY_SECONDS = 86_400.0
 
 def owner_shares(stubs: ServiceStubs) -> job_manager_pb2.ListOwnersResponse:
     """The owners, by name."""
-    found: job_manager_pb2.ListOwnersResponse = stubs.job_manager.ListOwners(
+    owners: job_manager_pb2.ListOwnersResponse = stubs.job_manager.ListOwners(
         job_manager_pb2.ListOwnersRequest(), timeout=DEADLINE_SECONDS
     )
-    return found
+    return owners
 
 
 _COLUMNS = (
@@ -65,25 +65,25 @@ _COLUMNS = (
 )
 
 
-def print_owners(found: job_manager_pb2.ListOwnersResponse, view: ListingView) -> None:
+def print_owners(owners: job_manager_pb2.ListOwnersResponse, view: ListingView) -> None:
     """Print the owners."""
     if view.as_json:
-        print_json(to_dict(found))
+        print_json(to_dict(owners))
         return
-    granted = found.burst_buffer.granted_gb or found.burst_buffer.held_gb
+    granted = owners.burst_buffer.granted_gb or owners.burst_buffer.held_gb
     rows = [
         ListingRow(_owner_cells(entry, with_burst_buffer=bool(granted)), partial(to_dict, entry))
-        for entry in found.owners
+        for entry in owners.owners
     ]
     print_listing(_COLUMNS, rows, view, nothing="no owners")
     if view.output not in (Output.TABLE, Output.WIDE):
         return
     in_a_pipe = not has_terminal()  # what is no row goes beside the rows
     if granted:
-        typer.echo(quota_in_words(found.burst_buffer), err=in_a_pipe)
-    if found.half_life_seconds:
+        typer.echo(quota_in_words(owners.burst_buffer), err=in_a_pipe)
+    if owners.half_life_seconds:
         typer.echo(
-            f"half of a use is left after {found.half_life_seconds / _DAY_SECONDS:g} days", err=not has_terminal()
+            f"half of a use is left after {owners.half_life_seconds / _DAY_SECONDS:g} days", err=not has_terminal()
         )
     else:
         typer.echo("there is no fair share (job_manager.fair_share_half_life_seconds = 0)", err=in_a_pipe)

@@ -104,8 +104,8 @@ def _of_placeholders(section: str, hold: HoldSettings) -> Iterator[tuple[str, Pa
 
 
 def _program(field: str, name: str) -> Iterator[tuple[str, Path]]:
-    if found := shutil.which(name):
-        yield field, Path(found)
+    if path := shutil.which(name):
+        yield field, Path(path)
 
 
 def distrusted_files(settings: AllSettings) -> Iterator[tuple[str, Path, str]]:

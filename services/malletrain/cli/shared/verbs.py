@@ -35,8 +35,8 @@ class Verb(TyperCommand):
         from malletrain.cli.shared.wrong_words import of_option  # right words need none of it
 
         ctx.ignore_unknown_options = True
-        found, others, _ = self.make_parser(ctx).parse_args(args=list(words))
-        if said := of_option(str(ctx.info_name), option, words, found.get("command") or others):
+        values, others, _ = self.make_parser(ctx).parse_args(args=list(words))
+        if said := of_option(str(ctx.info_name), option, words, values.get("command") or others):
             error.message, error.possibilities = f"{error.message}; {said}", None
 
 
@@ -71,8 +71,8 @@ def _sparing(option: Any, process: Callable[[Any, Any], Any]) -> Callable[[Any, 
     def process_value(context: Any, value: Any) -> Any:
         if value is not None and not (value is option.default and _is_of_its_type(value)):
             return process(context, value)
-        found = () if value is None and several else value
-        return found if option.callback is None else option.callback(context, option, found)
+        given = () if value is None and several else value
+        return given if option.callback is None else option.callback(context, option, given)
 
     return process_value
 

@@ -93,8 +93,8 @@ def choose_pool(pools: tuple[BurstBufferPool, ...], wanted: str | None) -> Burst
         if len(pools) > 1:
             raise InvalidInputError("--burst-buffer-name", f"one of the burst buffers that Slurm has: {names}")
         return pools[0] if pools else None
-    found = [pool for pool in pools if wanted in (pool.name, pool.plugin, pool.pool)]
-    exact = [pool for pool in found if pool.name == wanted] or found
+    matching = [pool for pool in pools if wanted in (pool.name, pool.plugin, pool.pool)]
+    exact = [pool for pool in matching if pool.name == wanted] or matching
     if len(exact) != 1:
         raise InvalidInputError("--burst-buffer-name", f"one of {names or 'none, Slurm has no burst buffer'}", wanted)
     return exact[0]
@@ -141,13 +141,13 @@ def advise_on(
     eligible = []
     for job in sorted(waiting, key=lambda job: (*_rank(job, order, now_s), job_number(job.job))):
         why = _why_not(job, pool, any_pool=any_pool)
-        found = None if why else _window_job(job, pool)
-        if found and (found.request.nodes > nodes.total or found.request.burst_buffer_gb > total_gb):
+        candidate = None if why else _window_job(job, pool)
+        if candidate and (candidate.request.nodes > nodes.total or candidate.request.burst_buffer_gb > total_gb):
             why = "asks for more than the machine has"
-        if why or found is None:
+        if why or candidate is None:
             left_out[why] += 1
         else:
-            eligible.append(found)
+            eligible.append(candidate)
     chosen = tuple(eligible[:window])
     problem = SelectionProblem(machine, free, tuple(job.request for job in chosen))
     starts = compare_starts(problem, selection)

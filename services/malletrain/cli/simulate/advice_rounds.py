@@ -128,8 +128,8 @@ async def _look(question: AdviceQuestion, settings: RoundSettings, known: Record
     advice = advice_of(question, answers, natural_priorities(now, known.standing))
     window = [job.job for job in advice.window]
     chosen = frozenset(window[index] for index in advice.starts[-1].chosen)
-    found = reorder(window, chosen, now, known.standing, known.passes, settings.limits, startable=advice.startable)
-    return advice, found
+    changes = reorder(window, chosen, now, known.standing, known.passes, settings.limits, startable=advice.startable)
+    return advice, changes
 
 
 def _accept_and_apply(settings: RoundSettings, reordering: Reordering, record: ChangeRecord, nothing: str) -> None:

@@ -236,17 +236,17 @@ def batch(
 
 
 def _with_darshan(jobs: BatchWorkload, path: Path, *, skip_too_large: bool) -> BatchWorkload:
-    found = with_requests(jobs, read_darshan(path), skip_too_large=skip_too_large)
+    joined = with_requests(jobs, read_darshan(path), skip_too_large=skip_too_large)
     counts = {
-        "ask for burst buffer by Darshan": found.asking,
-        "moved less than 1 GB": found.small,
-        "would ask for more than the machine has, and are left out": found.too_large,
-        "have records, but are not in the workload": found.unknown,
+        "ask for burst buffer by Darshan": joined.asking,
+        "moved less than 1 GB": joined.small,
+        "would ask for more than the machine has, and are left out": joined.too_large,
+        "have records, but are not in the workload": joined.unknown,
     }
     for what, count in counts.items():
         if count:
             typer.echo(f"{count:,} jobs {what}", err=True)
-    return found.workload
+    return joined.workload
 
 
 def _check_action(action: str | None, recipe: WorkloadRecipe | None, to: Path | None) -> None:
@@ -260,9 +260,9 @@ def _check_action(action: str | None, recipe: WorkloadRecipe | None, to: Path | 
 
 
 def _derive(jobs: BatchWorkload, recipe: WorkloadRecipe, seed: int, to: Path) -> None:
-    found = derive(jobs, recipe, seed)
-    asking = sum(job.burst_buffer_gb > 0 for job in found.jobs)
-    _write(found, to, f", {asking} of them ask for burst buffer")
+    derived = derive(jobs, recipe, seed)
+    asking = sum(job.burst_buffer_gb > 0 for job in derived.jobs)
+    _write(derived, to, f", {asking} of them ask for burst buffer")
 
 
 def _write(jobs: BatchWorkload, to: Path, more: str) -> None:

@@ -177,17 +177,17 @@ def print_comparison(title: str, runs: list[MethodRun]) -> None:
     )
     rows = []
     for run in runs:
-        found, idle = run.metrics, run.metrics.idle
-        change = f"{found.mean_wait_s / before_s - 1:+.1%}" if before_s else "-"
+        metrics, idle = run.metrics, run.metrics.idle
+        change = f"{metrics.mean_wait_s / before_s - 1:+.1%}" if before_s else "-"
         rows.append(
             (
                 run.name,
-                f"{found.node_usage:.2%}",
-                f"{found.burst_buffer_usage:.2%}",
-                duration(found.mean_wait_s),
+                f"{metrics.node_usage:.2%}",
+                f"{metrics.burst_buffer_usage:.2%}",
+                duration(metrics.mean_wait_s),
                 change,
-                duration(found.max_wait_s),
-                f"{found.mean_slowdown:.2f}",
+                duration(metrics.max_wait_s),
+                f"{metrics.mean_slowdown:.2f}",
                 f"{idle.no_job_waiting:,.0f}",
                 f"{idle.reservation:,.0f}",
                 f"{idle.burst_buffer:,.0f}",
@@ -207,9 +207,9 @@ def print_comparison(title: str, runs: list[MethodRun]) -> None:
 
 
 def _selections(run: MethodRun) -> tuple[str, ...]:
-    found = method_summary(run.metrics, run.counts)["selections"]
-    counts = (str(found[name]) for name in ("selectedStarts", "forcedStarts", "solved", "geneticAnswers"))
-    return (*counts, *(f"{1000 * found[name]:.2f} ms" for name in _TIMES))
+    selections = method_summary(run.metrics, run.counts)["selections"]
+    counts = (str(selections[name]) for name in ("selectedStarts", "forcedStarts", "solved", "geneticAnswers"))
+    return (*counts, *(f"{1000 * selections[name]:.2f} ms" for name in _TIMES))
 
 
 def breakdowns(runs: list[MethodRun]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

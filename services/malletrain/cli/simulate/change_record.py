@@ -62,43 +62,43 @@ def read_lines(lines: Iterable[str]) -> RecordedChanges:
     Raises:
         InvalidInputError: a line is not one of ours. Names it.
     """
-    found = RecordedChanges()
+    changes = RecordedChanges()
     before: dict[str, StandingChange | None] = {}
     for number, line in enumerate(lines, 1):
         try:
-            _fold(found, before, parse_object(line.encode(), _LINE_BOUNDS))
+            _fold(changes, before, parse_object(line.encode(), _LINE_BOUNDS))
         except (ValueError, KeyError, TypeError) as error:
             shown = line[:_MAX_SAID]
             raise InvalidInputError(f"record, line {number}", "a line that advise --apply wrote", shown) from error
-    return found
+    return changes
 
 
-def _fold(found: RecordedChanges, before: dict[str, StandingChange | None], event: dict[str, Any]) -> None:
+def _fold(changes: RecordedChanges, before: dict[str, StandingChange | None], event: dict[str, Any]) -> None:
     if event["event"] in (_ROUND, _AGAIN):
         if event["event"] == _ROUND:
-            found.last_passed = tuple((str(job), str(submitted)) for job, submitted in event["passedOver"])
-        found.passes.update(found.last_passed)
+            changes.last_passed = tuple((str(job), str(submitted)) for job, submitted in event["passedOver"])
+        changes.passes.update(changes.last_passed)
         return
     if event["event"] == _PASSES:
         for job, submitted, count in event["counts"]:
-            found.passes[str(job), str(submitted)] += int(count)
+            changes.passes[str(job), str(submitted)] += int(count)
         return
     job = event["job"]
     if not isinstance(job, str) or not is_updatable(job):
         raise ValueError(job)
     if event["event"] == _OUTCOME:
         if not event["took"]:
-            _put(found.standing, job, before.pop(job, found.standing.get(job)))
+            _put(changes.standing, job, before.pop(job, changes.standing.get(job)))
         return
     if event["event"] != _CHANGE:
         raise ValueError(event["event"])
-    earlier = found.standing.get(job)
+    earlier = changes.standing.get(job)
     if earlier is not None and earlier.submitted != event["submitted"]:
         earlier = None
     before[job] = earlier
     first = earlier.nice_before if earlier else _nice(event["niceBefore"])
     after = _nice(event["niceAfter"])
-    _put(found.standing, job, None if first == after else StandingChange(job, str(event["submitted"]), first, after))
+    _put(changes.standing, job, None if first == after else StandingChange(job, str(event["submitted"]), first, after))
 
 
 def _nice(value: object) -> int:
@@ -114,11 +114,11 @@ def _put(standing: dict[str, StandingChange], job: str, change: StandingChange |
         standing[job] = change
 
 
-def still_counting(found: RecordedChanges, now: Mapping[str, JobPriority]) -> list[dict[str, Any]]:
+def still_counting(changes: RecordedChanges, now: Mapping[str, JobPriority]) -> list[dict[str, Any]]:
     """The events that say as much as a record of what still counts. Pure.
 
     Args:
-        found: What the record says.
+        changes: What the record says.
         now: All jobs that Slurm knows, in any state. A number that was given again is another job.
     """
     known = {(job, seen.submitted) for job, seen in now.items()}
@@ -130,10 +130,10 @@ def still_counting(found: RecordedChanges, now: Mapping[str, JobPriority]) -> li
             "niceBefore": change.nice_before,
             "niceAfter": change.nice_after,
         }
-        for change in found.standing.values()
+        for change in changes.standing.values()
         if (change.job, change.submitted) in known
     ]
-    waiting = Counter({key: count for key, count in found.passes.items() if key in known})
+    waiting = Counter({key: count for key, count in changes.passes.items() if key in known})
     if waiting:
         events.append({"event": _PASSES, "counts": [[*key, count] for key, count in waiting.most_common(_MAX_PASSED)]})
     return events

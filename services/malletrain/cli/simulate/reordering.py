@@ -45,9 +45,9 @@ class StandingChange:
     nice_before: int
     nice_after: int
 
-    def holds_for(self, found: JobPriority) -> bool:
+    def holds_for(self, priority: JobPriority) -> bool:
         """Whether this is that job, it still waits, and has the nice value that we gave it."""
-        return (found.state, found.submitted, found.nice) == (WAITING, self.submitted, self.nice_after)
+        return (priority.state, priority.submitted, priority.nice) == (WAITING, self.submitted, self.nice_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +103,12 @@ class ReorderLimits:
 
 def natural_priorities(now: Mapping[str, JobPriority], standing: Mapping[str, StandingChange]) -> dict[str, int]:
     """Each job's priority without what earlier rounds added. Slurm's least is 1."""
-    found = {}
+    priorities = {}
     for job, seen in now.items():
         change = standing.get(job)
         added = change.nice_before - change.nice_after if change and change.holds_for(seen) else 0
-        found[job] = max(1, seen.priority - added) if added else seen.priority
-    return found
+        priorities[job] = max(1, seen.priority - added) if added else seen.priority
+    return priorities
 
 
 def reorder(

@@ -79,16 +79,16 @@ def past_of(place: str, since: str | None, options: ReplayOptions) -> ReplayInpu
 
     journal = read_journal(place, load())
     begin, end, said = span_of(journal, since)
-    report, found = report_on(journal, (begin, end), said)
-    if not found.jobs:
+    report, past = report_on(journal, (begin, end), said)
+    if not past.jobs:
         raise InvalidInputError("--journal", " ".join(("a past in which jobs trained.", *report.notes)), place)
     options = replace(options, duration_s=end - begin)
-    options.check_requests(found.jobs)
+    options.check_requests(past.jobs)
     return ReplayInput(
         f"journal {Path(place).name}",
-        found.trace,
-        Scenario.of(found.trace, end - begin),
-        Workload(found.jobs, "its own jobs"),
+        past.trace,
+        Scenario.of(past.trace, end - begin),
+        Workload(past.jobs, "its own jobs"),
         options,
         all_nodes=False,
         report=report,

@@ -99,7 +99,7 @@ def write_results(
 
 def figures_of(given: ReplayInput, evaluation: Evaluation, answers: Answers) -> dict[str, object]:
     """All figures, for scripts."""
-    found: dict[str, object] = {
+    figures: dict[str, object] = {
         **asdict(evaluation.metrics),
         "wall_seconds": evaluation.wall_seconds,
         "engine": given.options.engine.value,
@@ -108,10 +108,10 @@ def figures_of(given: ReplayInput, evaluation: Evaluation, answers: Answers) -> 
         "intervals_over": None if answers.blocks is None else f"{answers.blocks.count} {answers.blocks.word}s",
     }
     if evaluation.owners:
-        found |= {"owners": [asdict(owner) for owner in evaluation.owners], "jain_index": evaluation.jain_index}
+        figures |= {"owners": [asdict(owner) for owner in evaluation.owners], "jain_index": evaluation.jain_index}
     if evaluation.burst_buffer is not None:
-        found |= asdict(evaluation.burst_buffer)
-    return found | ({"journal": given.report.to_json()} if given.report is not None else {})
+        figures |= asdict(evaluation.burst_buffer)
+    return figures | ({"journal": given.report.to_json()} if given.report is not None else {})
 
 
 def print_replay(given: ReplayInput, evaluation: Evaluation, answers: Answers, rates: HourlyRates) -> None:

@@ -112,8 +112,8 @@ def parse_duration(text: str, option: str) -> float:
     Raises:
         InvalidInputError: the text has another form; names the option.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not (math.isfinite(seconds) and seconds > 0):
         raise InvalidInputError(option, "a time above 0 such as 90s, 30m, 24h or 7d", text)
     return seconds

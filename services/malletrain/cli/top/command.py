@@ -50,14 +50,14 @@ _MAX_BYTES = 1024
 
 def parsed(data: bytes) -> list[str]:
     """The keys in what a terminal has sent: characters, or names such as "up". Unknown sequences are left out."""
-    found: list[str] = []
+    keys: list[str] = []
     while data:
         name = next((known for known in _NAMED if data.startswith(known)), None)
         if name is not None:
-            found.append(_NAMED[name])
+            keys.append(_NAMED[name])
             data = data[len(name) :]
         elif data == b"\x1b" or data.startswith(b"\x1b\x1b"):
-            found.append("escape")
+            keys.append("escape")
             data = data[1:]
         elif data.startswith((b"\x1b[", b"\x1bO")):
             end = next((place for place, byte in enumerate(data[2:], 2) if 0x40 <= byte <= 0x7E), len(data))
@@ -65,9 +65,9 @@ def parsed(data: bytes) -> list[str]:
         elif data.startswith(b"\x1b"):
             data = data[2:]
         else:
-            found.append(chr(data[0]))
+            keys.append(chr(data[0]))
             data = data[1:]
-    return found
+    return keys
 
 
 @contextmanager

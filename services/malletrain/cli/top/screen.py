@@ -251,15 +251,15 @@ def _figures(history: History) -> Group:
 
 def _used(history: History) -> str:
     """U of the last hour, as the dashboard has it."""
-    found = utilization_of(last_hour(history.utilization, history.now))
-    if found is None:
+    utilization = utilization_of(last_hour(history.utilization, history.now))
+    if utilization is None:
         return "U: not known yet"
-    minutes = f"{found.seconds / MINUTE_S:.0f} min"
-    if found.efficiency is None or found.bound is None:
+    minutes = f"{utilization.seconds / MINUTE_S:.0f} min"
+    if utilization.efficiency is None or utilization.bound is None:
         return f"U: no job could train in the last {minutes}"
     return (
-        f"U {found.efficiency:.1%} of what the jobs could have trained in the last {minutes} on as many nodes that are "
-        f"always there; {found.bound:.1%} if rescaling were free"
+        f"U {utilization.efficiency:.1%} of what the jobs could have trained in the last {minutes} on as many nodes "
+        f"that are always there; {utilization.bound:.1%} if rescaling were free"
     )
 
 

@@ -153,9 +153,9 @@ def convert(
             nodes_count=nodes_count,
             slots_per_node=slots_per_node,
         )
-        found = _from_log(log_format, inputs, options, debounce or 0)
-        trace, notes = found.trace, found.notes
-        about["conversion"] = found.metadata
+        converted = _from_log(log_format, inputs, options, debounce or 0)
+        trace, notes = converted.trace, converted.notes
+        about["conversion"] = converted.metadata
     if not trace.fragments:
         raise InvalidInputError(str(inputs[0]), "at least one node that is idle at some time, got none")
     save_trace(trace, out, about)

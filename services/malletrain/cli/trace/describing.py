@@ -30,30 +30,30 @@ def describe(
 ) -> None:
     """Print statistics of a trace: how many nodes are idle, how often that changes, how long they stay idle."""
     trace = _excerpt(read_trace(file), nodes, hours)
-    found = description_of(trace)
+    description = description_of(trace)
     if out is not None:
         try:
-            _write(out, trace, found)
+            _write(out, trace, description)
         except OSError as error:
             raise InvalidInputError("--out", f"a folder that can be written ({error})", str(out)) from error
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(description))
         return
-    print_table(("statistic", "value"), _statistics(found), title=str(file))
+    print_table(("statistic", "value"), _statistics(description), title=str(file))
     print_table(
         ("fragments shorter than", "share of fragments", "share of node-time"),
         ((duration(point.shorter_than_s), f"{point.fragments:.1%}", f"{point.node_time:.1%}")
-         for point in found.fragment_shares),
+         for point in description.fragment_shares),
     )  # fmt: skip
-    if found.event_gap_shares:
+    if description.event_gap_shares:
         print_table(
             ("gaps between events shorter than", "share of gaps"),
-            ((duration(point.shorter_than_s), f"{point.gaps:.1%}") for point in found.event_gap_shares),
+            ((duration(point.shorter_than_s), f"{point.gaps:.1%}") for point in description.event_gap_shares),
         )
     print_table(
         ("idle for", "fragments seen", f"gone {HAZARD_WINDOW_S:.0f} s later"),
         ((duration(point.age_s), str(point.fragments), "-" if point.gone is None else f"{point.gone:.1%}")
-         for point in found.hazards),
+         for point in description.hazards),
     )  # fmt: skip
 
 
@@ -70,34 +70,39 @@ def _excerpt(trace: Trace, nodes: int | None, hours: float | None) -> Trace:
     return replace(excerpt, earliest_s=trace.earliest_s, origin=trace.origin)
 
 
-def _statistics(found: Description) -> list[tuple[str, str]]:
+def _statistics(description: Description) -> list[tuple[str, str]]:
     rows = [
-        ("duration", duration(found.duration_s)),
-        ("nodes", str(found.nodes)),
-        ("events", f"{found.events} ({found.events / found.duration_s * HOUR_S:.1f} an hour)"),
-        ("events in which nodes join", f"{found.join_events} (INC/h {found.inc_per_hour:.1f})"),
-        ("events in which nodes leave", f"{found.leave_events} (DEC/h {found.dec_per_hour:.1f})"),
-        ("idle ratio", f"{found.idle_ratio:.2%}"),
-        ("resource integral", f"{found.resource_integral_node_hours:.1f} node-hours"),
-        ("equivalent nodes", f"{found.equivalent_nodes:.2f}"),
-        ("fragments", str(found.fragments)),
-        ("mean fragment", duration(found.mean_fragment_s)),
-        ("median fragment", duration(found.median_fragment_s)),
-        ("fragments under 10 minutes", f"{found.short_fragments:.1%}, with {found.short_node_time:.1%} of node-time"),
+        ("duration", duration(description.duration_s)),
+        ("nodes", str(description.nodes)),
+        ("events", f"{description.events} ({description.events / description.duration_s * HOUR_S:.1f} an hour)"),
+        ("events in which nodes join", f"{description.join_events} (INC/h {description.inc_per_hour:.1f})"),
+        ("events in which nodes leave", f"{description.leave_events} (DEC/h {description.dec_per_hour:.1f})"),
+        ("idle ratio", f"{description.idle_ratio:.2%}"),
+        ("resource integral", f"{description.resource_integral_node_hours:.1f} node-hours"),
+        ("equivalent nodes", f"{description.equivalent_nodes:.2f}"),
+        ("fragments", str(description.fragments)),
+        ("mean fragment", duration(description.mean_fragment_s)),
+        ("median fragment", duration(description.median_fragment_s)),
+        (
+            "fragments under 10 minutes",
+            f"{description.short_fragments:.1%}, with {description.short_node_time:.1%} of node-time",
+        ),
     ]
-    return rows if found.origin is None else [("begins", found.origin), *rows]
+    return rows if description.origin is None else [("begins", description.origin), *rows]
 
 
-def _write(folder: Path, trace: Trace, found: Description) -> None:
+def _write(folder: Path, trace: Trace, description: Description) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lengths, by_number, by_time = _distribution(trace)
-    single = [(key, value) for key, value in asdict(found).items() if not isinstance(value, tuple | None)]
+    single = [(key, value) for key, value in asdict(description).items() if not isinstance(value, tuple | None)]
     _table(folder / "statistics.csv", ("statistic", "value"), single)
     curve = zip(lengths.tolist(), by_number.tolist(), by_time.tolist(), strict=True)
     _table(folder / "fragment_cdf.csv", ("at_most_s", "fragments", "node_time"), curve)
-    gaps = ((point.shorter_than_s, point.gaps) for point in found.event_gap_shares)
+    gaps = ((point.shorter_than_s, point.gaps) for point in description.event_gap_shares)
     _table(folder / "event_gaps.csv", ("shorter_than_s", "gaps"), gaps)
-    hazards = ((point.age_s, point.fragments, "" if point.gone is None else point.gone) for point in found.hazards)
+    hazards = (
+        (point.age_s, point.fragments, "" if point.gone is None else point.gone) for point in description.hazards
+    )
     _table(folder / "hazards.csv", ("age_s", "fragments", "gone"), hazards)
     draw_distribution(folder / "fragment_cdf.png", lengths, by_number, by_time, "--out")
 

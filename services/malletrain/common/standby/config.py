@@ -72,10 +72,10 @@ def parse_forkable(command: Sequence[str], folder: str, environment: Mapping[str
     program = parsed.interpreter[0]
     if os.sep in program:
         return parsed, str(Path(folder) / program)
-    found = shutil.which(program, path=environment.get("PATH", os.defpath))
-    if found is None:
+    path = shutil.which(program, path=environment.get("PATH", os.defpath))
+    if path is None:
         raise RefusedError(f"{program} is not found")
-    return parsed, str(Path(folder) / found)
+    return parsed, str(Path(folder) / path)
 
 
 def same_interpreter(one: str, other: str) -> bool:

@@ -136,13 +136,13 @@ def differing_variables(one: Mapping[str, str], other: Mapping[str, str], read: 
 
 def package_key() -> tuple[tuple[str, str, int], ...]:
     """What changes when packages of this interpreter are installed, removed or replaced."""
-    found: list[tuple[str, str, int]] = []
+    packages: list[tuple[str, str, int]] = []
     for folder in _site_folders():
         with contextlib.suppress(OSError):
             for entry in os.scandir(folder):
                 if entry.name.endswith((".dist-info", ".egg-info", ".egg-link", ".pth")):
-                    found.append((folder, entry.name, entry.stat().st_mtime_ns))
-    return tuple(sorted(found))
+                    packages.append((folder, entry.name, entry.stat().st_mtime_ns))
+    return tuple(sorted(packages))
 
 
 def _site_folders() -> list[str]:

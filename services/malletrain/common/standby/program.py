@@ -201,9 +201,9 @@ def main() -> None:
     try:
         standby.prepare()
         order = standby.serve()
-        while not order.worker and (found := child.split_off_standby(order, area)) is not None:
-            worker_bootstrap.die_with_parent(found[1])
-            standby.move_to(found[1], found[0])
+        while not order.worker and (new_standby := child.split_off_standby(order, area)) is not None:
+            worker_bootstrap.die_with_parent(new_standby[1])
+            standby.move_to(new_standby[1], new_standby[0])
             order = None
             order = standby.serve()
     except RefusedError as error:

@@ -88,14 +88,14 @@ def next_in_line(
 
     ready = [(rank(owner), owner) for owner in lines if may_have_more(owner)]
     heapify(ready)
-    found: list[_T] = []
-    while ready and free > len(found):
+    admitted: list[_T] = []
+    while ready and free > len(admitted):
         _, owner = heappop(ready)
-        found.append(lines[owner].popleft()[1])
+        admitted.append(lines[owner].popleft()[1])
         counts[owner] += 1
         if lines[owner] and may_have_more(owner):
             heappush(ready, (rank(owner), owner))
-    return found
+    return admitted
 
 
 MAX_WINDOW = 32
@@ -257,13 +257,13 @@ def _in_order(queue: AdmissionQueue, policy: BurstBufferPolicy, asking: Sequence
 def _foremost(queue: AdmissionQueue, positions: Sequence[int]) -> list[int]:
     """As many jobs of each owner, from the front, as there are free places: no others can get one."""
     counts: dict[str, int] = {}
-    found = []
+    foremost = []
     for position in positions:
         owner = queue.jobs[position].owner
         counts[owner] = counts.get(owner, 0) + 1
         if counts[owner] <= queue.free_places:
-            found.append(position)
-    return found
+            foremost.append(position)
+    return foremost
 
 
 def _give_burst_buffer(
@@ -277,10 +277,10 @@ def _give_burst_buffer(
     free_gb = max(0, policy.quota_gb - queue.held_gb)
     while len(chosen) < queue.free_places and (window := list(islice(line, policy.looks_at))):
         looked_at += window
-        found = _choose(queue, policy, window, free_gb, queue.free_places - len(chosen))
-        free_gb -= sum(queue.jobs[position].burst_buffer_gb for position in found)
-        chosen.update(found)
-        if len(found) < len(window):
+        granted = _choose(queue, policy, window, free_gb, queue.free_places - len(chosen))
+        free_gb -= sum(queue.jobs[position].burst_buffer_gb for position in granted)
+        chosen.update(granted)
+        if len(granted) < len(window):
             break
     return looked_at, chosen
 
@@ -289,17 +289,17 @@ def _choose(
     queue: AdmissionQueue, policy: BurstBufferPolicy, window: Sequence[int], free_gb: int, places: int
 ) -> list[int]:
     """The jobs of a window that get burst buffer."""
-    found: list[int] = []
+    granted: list[int] = []
     first = [position for position in window if policy.comes_first(queue.jobs[position])]
     for position in first:
-        if queue.jobs[position].burst_buffer_gb > free_gb or len(found) == places:
-            return found
-        found.append(position)
+        if queue.jobs[position].burst_buffer_gb > free_gb or len(granted) == places:
+            return granted
+        granted.append(position)
         free_gb -= queue.jobs[position].burst_buffer_gb
     others = [
         position for position in window if position not in first and queue.jobs[position].burst_buffer_gb <= free_gb
     ]
-    return found + _select(queue, policy, others, free_gb, places - len(found))
+    return granted + _select(queue, policy, others, free_gb, places - len(granted))
 
 
 def _select(

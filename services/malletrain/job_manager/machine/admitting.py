@@ -70,7 +70,7 @@ def within_arrays(entries: Iterable[QueueEntry], admitted: Mapping[int, int]) ->
         admitted: How many jobs of each array take part in plans.
     """
     counts = Counter(admitted)
-    found = []
+    in_line = []
     for entry in entries:
         job = entry.jobs[0]
         array, number = job.spec.array, job.array_number
@@ -78,8 +78,8 @@ def within_arrays(entries: Iterable[QueueEntry], admitted: Mapping[int, int]) ->
             if counts[number] >= array.max_admitted:
                 continue
             counts[number] += 1
-        found.append(entry)
-    return found
+        in_line.append(entry)
+    return in_line
 
 
 def admit(transaction: Transaction) -> None:
@@ -114,12 +114,12 @@ def _admit_by_burst_buffer(
     )
     if not queue.free_places:
         return
-    found = admission_pass(queue, policy)
-    _give_places(transaction, [queued[position] for position in found.admitted], places, by_owner)
-    for position in found.passed_over:
+    passed = admission_pass(queue, policy)
+    _give_places(transaction, [queued[position] for position in passed.admitted], places, by_owner)
+    for position in passed.passed_over:
         for job in queued[position].jobs:
             transaction.put(job, passed_over=job.passed_over + 1)
-    explain_burst_buffer(transaction, queued, found, places, by_owner)
+    explain_burst_buffer(transaction, queued, passed, places, by_owner)
 
 
 def _give_places(
@@ -160,7 +160,7 @@ def explain_limit(transaction: Transaction, places: Places, by_owner: Mapping[st
 def explain_burst_buffer(
     transaction: Transaction,
     queued: Sequence[QueueEntry],
-    found: AdmissionPass,
+    passed: AdmissionPass,
     places: Places,
     by_owner: Mapping[str, int],
 ) -> None:
@@ -171,8 +171,8 @@ def explain_burst_buffer(
     """
     quota = quota_use(transaction.jobs.values(), transaction.policy.burst_buffer_gb)
     places_left = places.all - sum(by_owner.values())
-    looked_at, held_back = set(found.looked_at), set(found.held_back)
-    in_front = [queued[index] for index in found.held_back if queued[index].burst_buffer_gb > quota.free_gb]
+    looked_at, held_back = set(passed.looked_at), set(passed.held_back)
+    in_front = [queued[index] for index in passed.held_back if queued[index].burst_buffer_gb > quota.free_gb]
     for position, before in enumerate(queued):
         entry = QueueEntry(tuple(transaction.jobs[job.id] for job in before.jobs))
         job = entry.jobs[0]

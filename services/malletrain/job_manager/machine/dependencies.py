@@ -51,9 +51,9 @@ def waiting_reason(dependencies: Dependencies, waits_for: tuple[str, ...]) -> st
     """
     left = frozenset(waits_for)
     parts = [
-        f"for {_listed(found)} to {what}"
+        f"for {_listed(unfinished)} to {what}"
         for names, what in ((dependencies.after, "end"), (dependencies.after_ok, "complete"))
-        if (found := [name for name in names if name in left])
+        if (unfinished := [name for name in names if name in left])
     ]
     return f"waits {', and '.join(parts)}"
 

@@ -102,9 +102,11 @@ def weighed(
         now: Seconds since the epoch.
         half_life: In seconds, above 0.
     """
-    found = exponents({owner: use.at(now, half_life) for owner, use in ledger.items() if owner in owners})
-    alone = len(found) < 2
-    weights = {owner: 1.0 if alone else next_weight(ledger[owner].weight, value) for owner, value in found.items()}
+    exponent_of = exponents({owner: use.at(now, half_life) for owner, use in ledger.items() if owner in owners})
+    alone = len(exponent_of) < 2
+    weights = {
+        owner: 1.0 if alone else next_weight(ledger[owner].weight, value) for owner, value in exponent_of.items()
+    }
     return {
         owner: use if use.weight == weights.get(owner, 1.0) else replace(use, weight=weights.get(owner, 1.0))
         for owner, use in ledger.items()

@@ -103,18 +103,18 @@ class NodeEvidence:
         for job in jobs:
             if any(node_of(used) == node for used in job.confirmed):
                 self.see(job, now)
-        accusers = {job_id: found for job_id, found in self._jobs.items() if _accuses(found, node, now)}
-        first = min((times[0] for found in accusers.values() for times in [found.failures[node]]), default=now)
-        if any(found.well.get(node, -1.0) >= first for found in self._jobs.values()):
+        accusers = {job_id: known for job_id, known in self._jobs.items() if _accuses(known, node, now)}
+        first = min((times[0] for known in accusers.values() for times in [known.failures[node]]), default=now)
+        if any(known.well.get(node, -1.0) >= first for known in self._jobs.values()):
             return None
         owners: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
-        for found in accusers.values():
-            owners[found.owner].add(found.program)
-        programs = {program for found in owners.values() for program in found}
+        for history in accusers.values():
+            owners[history.owner].add(history.program)
+        programs = {program for of_owner in owners.values() for program in of_owner}
         if len(owners) < _MIN_OWNERS or len(programs) < _MIN_OWNERS:
             return None
         new = sum(self._report(job_id, node) for job_id in accusers)
-        who = ", ".join(f"{job_id} ({found.owner})" for job_id, found in sorted(accusers.items())[:8])
+        who = ", ".join(f"{job_id} ({known.owner})" for job_id, known in sorted(accusers.items())[:8])
         reason = f"jobs of {len(owners)} owners that train well elsewhere fail here only"
         return Suspicion(node, new, reason, who) if new else None
 
@@ -132,12 +132,12 @@ class NodeEvidence:
 
     def move_times(self, seconds: float) -> None:
         """The wall clock was set by so many seconds."""
-        for job_id, found in self._jobs.items():
+        for job_id, history in self._jobs.items():
             self._jobs[job_id] = replace(
-                found,
-                failures={node: tuple(time + seconds for time in times) for node, times in found.failures.items()},
-                well={node: time + seconds for node, time in found.well.items()},
-                reported={node: time + seconds for node, time in found.reported.items()},
+                history,
+                failures={node: tuple(time + seconds for time in times) for node, times in history.failures.items()},
+                well={node: time + seconds for node, time in history.well.items()},
+                reported={node: time + seconds for node, time in history.reported.items()},
             )
 
 
@@ -146,8 +146,8 @@ def _trains_well(job: Job, now: float) -> bool:
     return has_lasted and job.state is JobState.RUNNING and job.stalled_since is None and job.stop is None
 
 
-def _accuses(found: JobHistory, node: str, now: float) -> bool:
+def _accuses(history: JobHistory, node: str, now: float) -> bool:
     """Whether a job has failed lately on this node and on no other one, and has trained well on another one."""
-    recent = {name for name, times in found.failures.items() if now - times[-1] < _WINDOW_SECONDS}
-    well = any(name != node and now - time < _MEMORY_SECONDS for name, time in found.well.items())
+    recent = {name for name, times in history.failures.items() if now - times[-1] < _WINDOW_SECONDS}
+    well = any(name != node and now - time < _MEMORY_SECONDS for name, time in history.well.items())
     return recent == {node} and well

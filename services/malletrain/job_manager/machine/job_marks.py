@@ -48,15 +48,15 @@ def is_timed(job: Job) -> bool:
 
 def marks_of(job: Job) -> frozenset[JobMark]:
     """The marks that follow from a job's fields."""
-    found: list[JobMark] = []
+    marks: list[JobMark] = []
     if job.waits_for:
-        found.append(JobMark.DEPENDENT)
+        marks.append(JobMark.DEPENDENT)
     elif job.state is JobState.QUEUED:
-        found += [JobMark.QUEUED, JobMark.ASKING] if job.spec.burst_buffer_gb else [JobMark.QUEUED]
+        marks += [JobMark.QUEUED, JobMark.ASKING] if job.spec.burst_buffer_gb else [JobMark.QUEUED]
     if not is_settled(job):
-        found.append(JobMark.UNSETTLED)
+        marks.append(JobMark.UNSETTLED)
     if requires_commands(job):
-        found.append(JobMark.COMMANDED)
+        marks.append(JobMark.COMMANDED)
     if is_timed(job):
-        found.append(JobMark.TIMED)
-    return frozenset(found)
+        marks.append(JobMark.TIMED)
+    return frozenset(marks)

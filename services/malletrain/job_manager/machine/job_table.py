@@ -234,8 +234,8 @@ def _counted(job: Job | None) -> tuple[str, float, float] | None:
 
 
 def _counted_in(counts: Mapping[float, int], value: float, sign: int) -> Mapping[float, int]:
-    found = {**counts, value: counts.get(value, 0) + sign}
-    return {key: count for key, count in found.items() if count}
+    counted = {**counts, value: counts.get(value, 0) + sign}
+    return {key: count for key, count in counted.items() if count}
 
 
 def _replace_claims(claims: Claims, before: Job | None, after: Job | None, name: str) -> int:

@@ -65,8 +65,8 @@ class ProgressBuffer:
             only: Identifiers of the jobs that are meant; None: all.
         """
         names = list(self._samples) if only is None else [name for name in only if name in self._samples]
-        found = tuple((name, self._samples.pop(name)) for name in names)
-        known = tuple((name, samples) for name, samples in found if name in jobs)
+        taken = tuple((name, self._samples.pop(name)) for name in names)
+        known = tuple((name, samples) for name, samples in taken if name in jobs)
         return ProgressNoted(known) if known else None
 
     def samples_of(self, job: Job) -> int:

@@ -115,5 +115,5 @@ def _permitted_up_to(job: Job, scale: int) -> Iterable[int]:
 
 def _listed(scales: Iterable[int]) -> str:
     """Scales, the first few of many."""
-    found = [str(scale) for scale in scales]
-    return ", ".join(found[:8]) + (", …" if len(found) > 8 else "")
+    words = [str(scale) for scale in scales]
+    return ", ".join(words[:8]) + (", …" if len(words) > 8 else "")

@@ -211,9 +211,9 @@ def enqueue(
 
 def _waits(transaction: Transaction, specs: tuple[JobSpec, ...]) -> dict[Dependencies, tuple[str, ...]]:
     """Which of their dependencies have not ended: the jobs of a submission often have the same."""
-    found = {spec.dependencies for spec in specs if spec.dependencies}
-    unfinished = Unfinished(transaction.active() if found else ())
-    return {entry: tuple(name for name in entry.names if name in unfinished) for entry in found}
+    distinct = {spec.dependencies for spec in specs if spec.dependencies}
+    unfinished = Unfinished(transaction.active() if distinct else ())
+    return {entry: tuple(name for name in entry.names if name in unfinished) for entry in distinct}
 
 
 def replace_idle_set(transaction: Transaction, nodes: frozenset[str]) -> None:

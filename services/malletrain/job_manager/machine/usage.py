@@ -159,8 +159,8 @@ def _used(holding: Holding, seconds: float) -> UsageAmounts:
 
 def month_of(day: int) -> int:
     """Number of the month of a day, both in UTC: years times 12, plus 0 for January to 11 for December."""
-    found = _EPOCH + timedelta(days=day)
-    return 12 * found.year + found.month - 1
+    date_of_day = _EPOCH + timedelta(days=day)
+    return 12 * date_of_day.year + date_of_day.month - 1
 
 
 def month_name(month: int) -> str:

@@ -115,10 +115,10 @@ def _settle(course: _Course, now: float, on_node: dict[str, dict[int, int]]) -> 
 
 def _finished(connection: sa.Connection, number: int, course: _Course, *, ended: bool) -> Iterator[dict[str, Any]]:
     """Rows of a job that is in the database still."""
-    found = connection.execute(sa.select(_JOBS.c.body, _JOBS.c.owner).where(_JOBS.c.number == number)).one_or_none()
-    if found is None:
+    row = connection.execute(sa.select(_JOBS.c.body, _JOBS.c.owner).where(_JOBS.c.number == number)).one_or_none()
+    if row is None:
         return
-    job = json.loads(found.body)
+    job = json.loads(row.body)
     newest = replace(course.usage.amounts, preemptions=course.preemptions - course.usage.preemptions)
     days = [*course.days, (course.usage.day, newest)]
     samples = list(_spread(int(job.get("samples", 0)), [amounts for _, amounts in days]))
@@ -141,7 +141,7 @@ def _finished(connection: sa.Connection, number: int, course: _Course, *, ended:
             "job_number": number,
             "day": day,
             "month": month_of(day),
-            "owner": found.owner or job.get("owner", ""),
+            "owner": row.owner or job.get("owner", ""),
             "project": "",
             **asdict(complete),
             "since": None if opened is None else opened.since,

@@ -106,8 +106,8 @@ class Retention:
                     if not numbers:
                         break
                     removed, after = bool(await self._remove_of(numbers, math.inf)), numbers[-1]
-                found = await asyncio.to_thread(self._store.bytes_of_owners, owner)
-                owners.correct(owner, *found.get(owner, (0, 0)))
+                used = await asyncio.to_thread(self._store.bytes_of_owners, owner)
+                owners.correct(owner, *used.get(owner, (0, 0)))
         except (OSError, DatabaseUnavailableError) as error:
             self._log.warning("jobs of an owner could not be removed, tried again later", owner=owner, error=str(error))
         return removed

@@ -146,8 +146,8 @@ def decode(body: str) -> Job:
 def _bounded(spec: JobSpec) -> JobSpec:
     """A spec with figures in bounds. Earlier versions took any finite ones from a submission."""
 
-    def seconds(found: float | None) -> float | None:
-        return None if found is None else min(found, MAX_PHASE_SECONDS)
+    def seconds(passed: float | None) -> float | None:
+        return None if passed is None else min(passed, MAX_PHASE_SECONDS)
 
     return replace(
         spec,
@@ -214,11 +214,11 @@ class JobStore:
         present = update(_COUNTERS).where(_COUNTERS.c.name == _LAST_CHANGE, _COUNTERS.c.value == self._last)
         if connection.execute(present.values(value=number)).rowcount:
             return True
-        found = _counter(connection, _LAST_CHANGE)
-        if found is None and self._last is None:
+        last = _counter(connection, _LAST_CHANGE)
+        if last is None and self._last is None:
             connection.execute(insert(_COUNTERS).values(name=_LAST_CHANGE, value=number))
             return True
-        if found != number:
+        if last != number:
             raise DatabaseTakenError("another JobManager writes to this one's database: only one may use it at a time")
         return False
 
@@ -297,12 +297,12 @@ class JobStore:
         with self._engine.connect() as connection:
             places = {number: place for place, number in enumerate(connection.scalars(latest))}
             query = _SELECT_JOB.where(_JOBS.c.state.in_(_FINAL_STATES))
-            found = [
+            jobs = [
                 _stored_job(row.body, row.owner)
                 for numbers in chunks(list(places))
                 for row in connection.execute(query.where(_JOBS.c.number.in_(numbers)))
             ]
-        return sorted(found, key=lambda job: -places[job.number])
+        return sorted(jobs, key=lambda job: -places[job.number])
 
     def ended_before(self, unix_seconds: float, after: int, limit: int) -> list[int]:
         """Numbers of jobs that ended before a time, lowest first, from above `after`.
@@ -501,4 +501,4 @@ class JobNumbers:
 
 def max_number(names: Iterable[str]) -> int:
     """The largest number among names of jobs' folders and records; 0: there is none. Pure."""
-    return max((int(found[1]) for name in names if (found := _NAME.match(name))), default=0)
+    return max((int(match[1]) for name in names if (match := _NAME.match(name))), default=0)

@@ -160,8 +160,8 @@ def keep_removed(connection: Connection, numbers: Select[tuple[int]]) -> None:
 
 def load_usage(connection: Connection) -> dict[str, OpenUsage]:
     """The usage of jobs that have not ended, by identifier."""
-    found = map(_usage_row, connection.execute(select(_USAGE).where(_USAGE.c.since.is_not(None))))
-    return {job_id(row.job_number): row.open for row in found if row.open is not None}
+    rows = map(_usage_row, connection.execute(select(_USAGE).where(_USAGE.c.since.is_not(None))))
+    return {job_id(row.job_number): row.open for row in rows if row.open is not None}
 
 
 def give_owner(connection: Connection, owner: str) -> None:

@@ -67,13 +67,13 @@ def _first_start(old: Job, new: Job) -> bool:
 
 
 def _scale_changes(before: ManagerState, result: TransactionResult, now: float) -> tuple[tuple[str, float], ...]:
-    found = []
+    changes = []
     for row in result.events:
         old = before.jobs.get(row.job_id)
         if old is not None and row.to_state is JobState.RUNNING and row.from_state in _CHANGING:
             kind = "start" if row.from_state is JobState.STARTING else "rescale"
-            found.append((kind, max(0.0, now - old.changed_at)))
-    return tuple(found)
+            changes.append((kind, max(0.0, now - old.changed_at)))
+    return tuple(changes)
 
 
 def _rescales(known: list[tuple[Job, Job]]) -> Mapping[str, int]:

@@ -132,19 +132,19 @@ class JobManagerMetrics:
             return  # samples count nowhere here
         self._uses.change(result.state, result.changed, moved_nodes(stimulus, before, result.state))
         self._node_time.change(self._uses.uses(result.state), self._clock.monotonic())
-        found = measure(before, result, self._clock.time())
-        self._submitted.inc(found.submitted)
-        self._preemptions.inc(found.preemptions)
-        self._restarts.inc(found.restarts)
-        for state, count in found.ended.items():
+        measured = measure(before, result, self._clock.time())
+        self._submitted.inc(measured.submitted)
+        self._preemptions.inc(measured.preemptions)
+        self._restarts.inc(measured.restarts)
+        for state, count in measured.ended.items():
             self._ended.labels(state.value.lower()).inc(count)
-        for cause, count in found.rescales.items():
+        for cause, count in measured.rescales.items():
             self._rescales.labels(cause).inc(count)
-        for kind, passed in found.scale_changes:
+        for kind, passed in measured.scale_changes:
             self._change.labels(kind).observe(passed)
-        for passed in found.queue_waits:
+        for passed in measured.queue_waits:
             self._wait.observe(passed)
-        for passed in found.releases:
+        for passed in measured.releases:
             self._release.observe(passed)
         for job in result.changed:
             if not job.supervised:

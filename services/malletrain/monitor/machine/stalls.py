@@ -133,14 +133,14 @@ class ScaleCommands:
             pause: The pause.
             usual_seconds: Usual duration of a step; 0: not known.
         """
-        found = [command for command in self._commands if command.unix_seconds <= pause.end + CLOCK_SECONDS]
-        while found and found[-1].unix_seconds > pause.end and not _changes(found[-1], pause):
-            found.pop()
-        if not found or 0 < found[-1].disturbed_unix_seconds <= pause.end or not _changes(found[-1], pause):
+        commands = [command for command in self._commands if command.unix_seconds <= pause.end + CLOCK_SECONDS]
+        while commands and commands[-1].unix_seconds > pause.end and not _changes(commands[-1], pause):
+            commands.pop()
+        if not commands or 0 < commands[-1].disturbed_unix_seconds <= pause.end or not _changes(commands[-1], pause):
             return None
-        idle = found[-1].unix_seconds - pause.begin
+        idle = commands[-1].unix_seconds - pause.begin
         trained = usual_seconds <= 0 or idle <= CLOCK_SECONDS + _USUAL_STEPS_BEFORE * usual_seconds
-        return found[-1] if trained else None
+        return commands[-1] if trained else None
 
 
 def _changes(command: ScaleCommand, pause: Pause) -> bool:

@@ -494,8 +494,8 @@ class JobTrackers:
         Args:
             now: Monotonic time in seconds.
         """
-        found = ((tracker.job_id, _Standing.of(tracker, now)) for tracker in self._each_of(self._trackers))
-        standings = {job_id: standing for job_id, standing in found if standing != _TRAINS}
+        standing_of_each = ((tracker.job_id, _Standing.of(tracker, now)) for tracker in self._each_of(self._trackers))
+        standings = {job_id: standing for job_id, standing in standing_of_each if standing != _TRAINS}
         known = self._standings.keys() | standings.keys()
         moved = {job_id for job_id in known if standings.get(job_id, _TRAINS) != self._standings.get(job_id, _TRAINS)}
         changed = self._unpublished | moved

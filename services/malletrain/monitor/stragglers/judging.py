@@ -132,7 +132,7 @@ class JobWorkers:
         scores: dict[str, list[int]] = {}
         for rank, (time, _) in self._times.items():
             scores.setdefault(time.node, []).append(self._scores.get(rank, 0))
-        return frozenset(node for node, found in scores.items() if max(found) == -_WINDOWS)
+        return frozenset(node for node, of_node in scores.items() if max(of_node) == -_WINDOWS)
 
     def measured(self, now: float) -> int:
         """How many workers have told their times of late."""

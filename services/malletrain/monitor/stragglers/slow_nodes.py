@@ -90,10 +90,10 @@ class StragglerBook:
             jobs: Jobs that have changed.
             all_jobs: Whether these are all that there are.
         """
-        found = {job.job_id: job for job in jobs}
+        by_id = {job.job_id: job for job in jobs}
         if all_jobs:
-            self._jobs = {job_id: workers for job_id, workers in self._jobs.items() if job_id in found}
-        for job_id, job in found.items():
+            self._jobs = {job_id: workers for job_id, workers in self._jobs.items() if job_id in by_id}
+        for job_id, job in by_id.items():
             if not job.nodes:
                 self._jobs.pop(job_id, None)
             elif (known := self._jobs.get(job_id)) is None or known.nodes != job.nodes:
@@ -157,10 +157,10 @@ class StragglerBook:
 
     def slow_nodes(self, now: float) -> list[SlowNode]:
         """Nodes that jobs call slow, in the order of their names."""
-        found = []
+        slow = []
         for name, words in sorted(self._words.items()):
             kept = [word for word in words.values() if now - word.at <= self.options.remember_seconds]
             if kept:
                 worst = max(kept, key=lambda word: word.share)
-                found.append(SlowNode(name, worst.share, len(kept), worst.job_id))
-        return found
+                slow.append(SlowNode(name, worst.share, len(kept), worst.job_id))
+        return slow

@@ -289,8 +289,8 @@ def _ends(connection: Connection, job_id: str) -> dict[str, HistoryEnd]:
 
 
 def _closed(connection: Connection, job_id: str, name: str) -> list[HistoryPoint]:
-    found = select(_POINTS).where(_POINTS.c.job_id == job_id, _POINTS.c.name == name).order_by(_POINTS.c.first)
-    return [_point(row) for row in connection.execute(found).mappings()]
+    query = select(_POINTS).where(_POINTS.c.job_id == job_id, _POINTS.c.name == name).order_by(_POINTS.c.first)
+    return [_point(row) for row in connection.execute(query).mappings()]
 
 
 def _with_end(closed: list[HistoryPoint], last: HistoryPoint) -> list[HistoryPoint]:

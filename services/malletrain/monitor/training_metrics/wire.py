@@ -34,13 +34,13 @@ def parse_metric_values(request: monitor_pb2.ReportRequest) -> tuple[LoggedValue
     """
     if len(request.metric_values) > MAX_VALUES:
         raise InvalidInputError("metric_values", f"at most {MAX_VALUES} entries", len(request.metric_values))
-    found: list[LoggedValue] = []
+    values: list[LoggedValue] = []
     for index, value in enumerate(request.metric_values):
         parsed = _parse_value(f"metric_values[{index}]", value)
-        if found and parsed.number <= found[-1].number:
-            raise InvalidInputError(f"metric_values[{index}].number", f"more than {found[-1].number}", parsed.number)
-        found.append(parsed)
-    return tuple(found)
+        if values and parsed.number <= values[-1].number:
+            raise InvalidInputError(f"metric_values[{index}].number", f"more than {values[-1].number}", parsed.number)
+        values.append(parsed)
+    return tuple(values)
 
 
 def check_history_request(request: monitor_pb2.GetMetricHistoryRequest) -> None:
@@ -63,18 +63,18 @@ def check_history_request(request: monitor_pb2.GetMetricHistoryRequest) -> None:
         _check_name("page_token", request.page_token)
 
 
-def history_response(found: JobHistories, max_points: int) -> monitor_pb2.GetMetricHistoryResponse:
+def history_response(stored: JobHistories, max_points: int) -> monitor_pb2.GetMetricHistoryResponse:
     """An answer.
 
     Args:
-        found: What is stored of the job.
+        stored: What is stored of the job.
         max_points: Most points of each metric; 0: all that are kept.
     """
     histories = [
         monitor_pb2.MetricHistory(name=name, points=_points(at_most(points, max_points or MAX_POINTS)))
-        for name, points in found.histories.items()
+        for name, points in stored.histories.items()
     ]
-    token = histories[-1].name if found.more and histories else ""
+    token = histories[-1].name if stored.more and histories else ""
     return monitor_pb2.GetMetricHistoryResponse(histories=histories, next_page_token=token)
 
 

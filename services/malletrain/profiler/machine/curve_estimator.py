@@ -70,12 +70,12 @@ def stalls_by_pair(
     by_pair: dict[tuple[int, int], list[float]] = {}
     for entry in measured:
         by_pair.setdefault((entry.from_nodes, entry.to_nodes), []).append(entry.seconds)
-    found = []
+    expected_stalls = []
     for (before, after), stalls in sorted(by_pair.items()):
         general = up if after > before else down
         expected = (sum(stalls) + weight * general.seconds) / (len(stalls) + weight)
-        found.append(RescaleStall(before, after, max(MIN_STALL_SECONDS, expected)))
-    return tuple(found)
+        expected_stalls.append(RescaleStall(before, after, max(MIN_STALL_SECONDS, expected)))
+    return tuple(expected_stalls)
 
 
 @dataclass(frozen=True, kw_only=True)

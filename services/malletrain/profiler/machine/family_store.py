@@ -127,10 +127,10 @@ def contradicts(own: Sequence[CurvePoint], family: Sequence[CurvePoint]) -> bool
 
 def filled_from_family(own: Sequence[CurvePoint], family: Sequence[CurvePoint]) -> list[CurvePoint]:
     """A job's points, and its family's at scales where the job has none or only an uncertain one; nodes ascending."""
-    found = {point.nodes: point for point in family}
-    shared = set(found)
-    found |= {point.nodes: point for point in own if point.relative_error <= _SURE or point.nodes not in shared}
-    return [found[nodes] for nodes in sorted(found)]
+    by_nodes = {point.nodes: point for point in family}
+    shared = set(by_nodes)
+    by_nodes |= {point.nodes: point for point in own if point.relative_error <= _SURE or point.nodes not in shared}
+    return [by_nodes[nodes] for nodes in sorted(by_nodes)]
 
 
 def _mean(points: Sequence[CurvePoint]) -> CurvePoint:

@@ -115,12 +115,12 @@ class PointHistory:
             drift_per_hour: Relative error that one hour adds. It grows with the square root of the age (a random walk:
                 throughput drifts with file systems and other jobs) and never exceeds 20 %.
         """
-        found = []
+        aged = []
         for point in points:
             age_hours = max(0.0, now - point.unix_seconds) / 3600.0 if point.unix_seconds > 0 else 0.0
             drift = min(_MAX_DRIFT, drift_per_hour * math.sqrt(age_hours))
-            found.append(point.with_added_error(math.hypot(self.doubts.get(point.nodes, 0.0), drift)))
-        return found
+            aged.append(point.with_added_error(math.hypot(self.doubts.get(point.nodes, 0.0), drift)))
+        return aged
 
 
 def trusted_points(points: Sequence[CurvePoint], max_error: float) -> list[CurvePoint]:

@@ -336,12 +336,12 @@ def _with_donor(state: ProfilingState, run: ProfileRun, job: JobView, pool: Clus
     if donor is not None and (donor.nodes > run.donor_nodes or not donor.steady):
         return state.with_run(run)
     missing = run.top - job.nodes - pool.free
-    found = next_donor(_donor_candidates(run.job_id, pool), state.interruptions) if missing > 0 else None
-    if found is None:
+    new_donor = next_donor(_donor_candidates(run.job_id, pool), state.interruptions) if missing > 0 else None
+    if new_donor is None:
         return state.with_run(replace(run, donor="", donor_nodes=0))
-    kept = found.scale_after_giving(missing)
-    run = replace(run, donor=found.job_id, donor_nodes=kept, donors=(*run.donors, found.job_id))
-    return replace(state.with_run(run), interruptions=state.interruptions.interrupted(found.job_id))
+    kept = new_donor.scale_after_giving(missing)
+    run = replace(run, donor=new_donor.job_id, donor_nodes=kept, donors=(*run.donors, new_donor.job_id))
+    return replace(state.with_run(run), interruptions=state.interruptions.interrupted(new_donor.job_id))
 
 
 def _measure(

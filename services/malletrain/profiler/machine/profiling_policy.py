@@ -112,8 +112,8 @@ class CurveBasedPolicy:
 
 def _rates(points: Sequence[CurvePoint], scales: Sequence[int]) -> list[float]:
     nodes, rates = [0, *(point.nodes for point in points)], [0.0, *(point.rate for point in points)]
-    found: list[float] = np.interp(scales, nodes, rates).tolist()
-    return found
+    interpolated: list[float] = np.interp(scales, nodes, rates).tolist()
+    return interpolated
 
 
 def rest_values(others: Sequence[Sequence[float]], pool: int) -> Floats:

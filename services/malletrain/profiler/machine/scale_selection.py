@@ -32,10 +32,10 @@ def candidate_scales(scales: Sequence[int]) -> list[int]:
     """The ends, and for each power of two between them the largest permitted scale that is not above it."""
     if not scales:
         return []
-    found = {scales[0], scales[-1]}
+    candidates = {scales[0], scales[-1]}
     for power in range(scales[0].bit_length(), scales[-1].bit_length()):
-        found.add(max(scale for scale in scales if scale <= 2**power or scale == scales[0]))
-    return sorted(found)
+        candidates.add(max(scale for scale in scales if scale <= 2**power or scale == scales[0]))
+    return sorted(candidates)
 
 
 def next_adaptive(

@@ -41,19 +41,19 @@ _CAREFUL = " Where intervals overlap, no order of methods can be told."
 def exhibits_of(results: BatchResults) -> list[Exhibit]:
     """All exhibits that need trials, in the order of the paper."""
     return [
-        _usage(results, "figure-6", "node usage", lambda found: 100 * found.node_usage, NODE_USAGE),
+        _usage(results, "figure-6", "node usage", lambda metrics: 100 * metrics.node_usage, NODE_USAGE),
         _usage(
             results,
             "figure-7",
             "burst buffer usage",
-            lambda found: 100 * found.burst_buffer_usage,
+            lambda metrics: 100 * metrics.burst_buffer_usage,
             BURST_BUFFER_USAGE,
         ),
-        _relative(results, "figure-8", "wait", lambda found: found.mean_wait_s, WAIT, WAIT_CHANGES),
-        _breakdown(results, "figure-9", "nodes", lambda found: found.waits_by_nodes),
-        _breakdown(results, "figure-10", "burst buffer", lambda found: found.waits_by_burst_buffer),
-        _breakdown(results, "figure-11", "run time", lambda found: found.waits_by_run),
-        _relative(results, "figure-12", "slowdown", lambda found: found.mean_slowdown, "Published: as the waits."),
+        _relative(results, "figure-8", "wait", lambda metrics: metrics.mean_wait_s, WAIT, WAIT_CHANGES),
+        _breakdown(results, "figure-9", "nodes", lambda metrics: metrics.waits_by_nodes),
+        _breakdown(results, "figure-10", "burst buffer", lambda metrics: metrics.waits_by_burst_buffer),
+        _breakdown(results, "figure-11", "run time", lambda metrics: metrics.waits_by_run),
+        _relative(results, "figure-12", "slowdown", lambda metrics: metrics.mean_slowdown, "Published: as the waits."),
         _kiviats(results, "figure-13", RECIPES, METHODS, "Published: BBSched has the largest area in all ten."),
         _windows(results),
         _kiviats(results, "figure-14", SSD_RECIPES, SSD_METHODS, "Published: BBSched best overall."),
@@ -67,7 +67,7 @@ def _note(results: BatchResults) -> str:
 
 
 def _values(results: Sequence[BatchTrialResult], value: _Value) -> list[float]:
-    return [value(found.metrics) for found in results]
+    return [value(result.metrics) for result in results]
 
 
 def _usage(results: BatchResults, name: str, title: str, value: _Value, said: str) -> Exhibit:
@@ -110,9 +110,9 @@ def _against_baseline(
         for recipe in RECIPES:
             before = _values(results.over_seeds(machine, recipe, BASELINE), value)
             for method in METHODS:
-                found = _values(results.over_seeds(machine, recipe, method), value)
-                change = [interval(one(found, before)) for one in changes]
-                rows.append((f"{machine}-{recipe}", method, fmean(found), *(cell for pair in change for cell in pair)))
+                values = _values(results.over_seeds(machine, recipe, method), value)
+                change = [interval(one(values, before)) for one in changes]
+                rows.append((f"{machine}-{recipe}", method, fmean(values), *(cell for pair in change for cell in pair)))
     table, figure = (f"Fig. {name.removeprefix('figure-')}: {title}" for title in titles)
     return Exhibit(
         name,
@@ -124,12 +124,12 @@ def _against_baseline(
     )
 
 
-def _differences(found: Sequence[float], before: Sequence[float]) -> list[float]:
-    return [one - base for one, base in zip(found, before, strict=True)]
+def _differences(values: Sequence[float], before: Sequence[float]) -> list[float]:
+    return [one - base for one, base in zip(values, before, strict=True)]
 
 
-def _changes(found: Sequence[float], before: Sequence[float]) -> list[float]:
-    return [100 * (one / base - 1) if base else 0.0 for one, base in zip(found, before, strict=True)]
+def _changes(values: Sequence[float], before: Sequence[float]) -> list[float]:
+    return [100 * (one / base - 1) if base else 0.0 for one, base in zip(values, before, strict=True)]
 
 
 def _bars(
@@ -150,8 +150,8 @@ def _breakdown(
     rows: list[tuple[Cell, ...]] = []
     classes: dict[str, None] = {}
     by_method = {method: results.over_seeds(results.plan.main, "s4", method) for method in METHODS}
-    for found in by_method.values():
-        for one in found:
+    for waits_by_class in by_method.values():
+        for one in waits_by_class:
             classes |= dict.fromkeys(waits(one.metrics))
     for kind in classes:
         for method in METHODS:
@@ -183,12 +183,12 @@ def _kiviats(results: BatchResults, name: str, recipes: Sequence[str], methods: 
             shapes: dict[str, list[tuple[float, ...]]] = {method: [] for method in methods}
             axes: tuple[str, ...] = ()
             for seed in range(results.plan.seeds):
-                found = {
-                    method: results.found[results.plan.trial(machine, recipe, method, seed)].metrics
+                metrics = {
+                    method: results.by_trial[results.plan.trial(machine, recipe, method, seed)].metrics
                     for method in methods
                 }
-                axes = kiviat_axes(found)
-                for method, values in kiviat(found).items():
+                axes = kiviat_axes(metrics)
+                for method, values in kiviat(metrics).items():
                     areas[method].append(kiviat_area(values))
                     shapes[method].append(values)
             rows += [(f"{machine}-{recipe}", method, *interval(areas[method])) for method in methods]
@@ -210,12 +210,12 @@ def _windows(results: BatchResults) -> Exhibit:
     for machine in results.plan.machines:
         for size in WINDOWS:
             trials = results.of([results.plan.windowed(machine, size, seed) for seed in range(results.plan.seeds)])
-            found = [one.metrics for one in trials]
+            metrics = [one.metrics for one in trials]
             ours = (
-                100 * fmean(one.node_usage for one in found),
-                100 * fmean(one.burst_buffer_usage for one in found),
-                fmean(one.mean_wait_s for one in found),
-                fmean(one.mean_slowdown for one in found),
+                100 * fmean(one.node_usage for one in metrics),
+                100 * fmean(one.burst_buffer_usage for one in metrics),
+                fmean(one.mean_wait_s for one in metrics),
+                fmean(one.mean_slowdown for one in metrics),
             )
             by_genetic = sum(one.genetic_answers for one in trials)
             theirs = TABLE_3.get((machine, size), (None,) * len(ours))
@@ -258,12 +258,12 @@ def _readings(results: BatchResults) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for recipe in READING_RECIPES:
         for name in READINGS:
-            found, before = (
+            with_reading, before = (
                 results.of([trial(name, recipe, seed) for seed in range(results.plan.seeds)])
                 for trial in (results.plan.reading, results.plan.reading_baseline)
             )
             wait, longest = (
-                interval(_changes(_values(found, value), _values(before, value)))
+                interval(_changes(_values(with_reading, value), _values(before, value)))
                 for value in (lambda one: one.mean_wait_s, lambda one: one.max_wait_s)
             )
             rows.append((f"{results.plan.main}-{recipe}", name, *wait, *longest))
@@ -281,26 +281,28 @@ def _left(results: BatchResults) -> Exhibit:
     for recipe in HARVEST_RECIPES:
         before = _harvested(results, recipe, BASELINE)
         for method in METHODS:
-            found = _harvested(results, recipe, method)
-            idle = [one.metrics.idle for one in found]
+            harvested = _harvested(results, recipe, method)
+            idle = [one.metrics.idle for one in harvested]
             shares = [
                 fmean(100 * getattr(one, cause) / one.all for one in idle)
                 for cause in ("no_job_waiting", "reservation", "burst_buffer", "too_few")
             ]
-            wait = interval(_changes(*(_values(one, lambda metrics: metrics.mean_wait_s) for one in (found, before))))
-            nodes = interval(_changes(*([each.equivalent_nodes or 0.0 for each in one] for one in (found, before))))
+            wait = interval(
+                _changes(*(_values(one, lambda metrics: metrics.mean_wait_s) for one in (harvested, before)))
+            )
+            nodes = interval(_changes(*([each.equivalent_nodes or 0.0 for each in one] for one in (harvested, before))))
             gain = [
                 100 * ((one.efficiency or 0.0) - (base.efficiency or 0.0))
-                for one, base in zip(found, before, strict=True)
+                for one, base in zip(harvested, before, strict=True)
             ]
             rows.append(
                 (
                     f"{results.plan.main}-{recipe}",
                     method,
                     *wait,
-                    fmean(one.equivalent_nodes or 0.0 for one in found),
+                    fmean(one.equivalent_nodes or 0.0 for one in harvested),
                     *nodes,
-                    100 * fmean(one.efficiency or 0.0 for one in found),
+                    100 * fmean(one.efficiency or 0.0 for one in harvested),
                     *interval(gain),
                     *shares,
                 )

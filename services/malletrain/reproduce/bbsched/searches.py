@@ -78,15 +78,15 @@ def workloads(jobs: int) -> Exhibit:
         plain = generate(profile, jobs, LOADS[machine], 0)
         for recipe in RECIPES:
             originals = original_requests(profile, 0)
-            found = plain if recipe == ORIGINAL else derive(plain, WorkloadRecipe(recipe), 0, originals)
-            asking = [job.burst_buffer_gb for job in found.jobs if job.burst_buffer_gb]
-            share = 100 * len(asking) / len(found.jobs)
+            workload = plain if recipe == ORIGINAL else derive(plain, WorkloadRecipe(recipe), 0, originals)
+            asking = [job.burst_buffer_gb for job in workload.jobs if job.burst_buffer_gb]
+            share = 100 * len(asking) / len(workload.jobs)
             rows.append(
                 (
                     f"{machine}-{recipe}",
                     profile.nodes,
                     profile.burst_buffer_gb // _TB,
-                    len(found.jobs),
+                    len(workload.jobs),
                     share,
                     max(asking, default=0) / _TB,
                     sum(asking) / _TB,
@@ -109,14 +109,14 @@ def windows(size: int, rng: random.Random) -> list[SelectionProblem]:
     profile = PROFILES["theta"]
     machine = MachineResources(profile.nodes, profile.burst_buffer_gb)
     workload = derive(generate(profile, 400, 0.8, rng.randint(0, 10**6)), WorkloadRecipe.S4, 0)
-    found = []
+    problems = []
     for _ in range(_PROBLEMS):
         jobs = tuple(job.request for job in rng.sample(workload.jobs, size))
         room = rng.uniform(0.25, 0.5)
         nodes = min(machine.nodes, int(room * sum(job.nodes for job in jobs)))
         burst_buffer = min(machine.burst_buffer_gb, int(room * sum(job.burst_buffer_gb for job in jobs)))
-        found.append(SelectionProblem(machine, FreeResources(nodes, 0, burst_buffer), jobs))
-    return found
+        problems.append(SelectionProblem(machine, FreeResources(nodes, 0, burst_buffer), jobs))
+    return problems
 
 
 def solve_times(clock: Callable[[], float], rng: random.Random) -> Exhibit:
@@ -153,10 +153,10 @@ def distances(rng: random.Random) -> Exhibit:
     fronts = [[point.objectives for point in front_of(problem)] for problem in problems]
     rows: list[tuple[Cell, ...]] = []
     for generations in _GENERATIONS:
-        found = []
+        means = []
         for population in _POPULATIONS:
             parameters = GeneticParameters(population, generations)
-            found.append(
+            means.append(
                 fmean(
                     generational_distance(
                         [point.objectives for point in genetic_front_of(problem, replace(parameters, seed=seed))],
@@ -166,7 +166,7 @@ def distances(rng: random.Random) -> Exhibit:
                     for seed, (problem, front) in enumerate(zip(problems, fronts, strict=True))
                 )
             )
-        rows.append((generations, *found))
+        rows.append((generations, *means))
     series = {
         f"P = {population}": ([float(row[0] or 0) for row in rows], [float(row[index] or 0) for row in rows])
         for index, population in enumerate(_POPULATIONS, 1)

@@ -179,9 +179,9 @@ def run_trial(trial: BatchTrial) -> BatchTrialResult:
     scenario = Scenario.of(trace, trace.duration_s)
     jobs = preset_jobs("imagenet")
     options = ReplayOptions(duration_s=trace.duration_s, max_parallel=_MAX_PARALLEL, repeat_jobs=True)
-    found = evaluate(scenario, jobs, options, bound=False).metrics
+    metrics = evaluate(scenario, jobs, options, bound=False).metrics
     return BatchTrialResult(
-        done.metrics, done.counts.genetic_answers, found.equivalent_nodes, found.utilization_efficiency
+        done.metrics, done.counts.genetic_answers, metrics.equivalent_nodes, metrics.utilization_efficiency
     )
 
 
@@ -266,14 +266,14 @@ class BatchPlan:
 
     def trials(self) -> list[BatchTrial]:
         """All trials, each once, long ones first."""
-        found = [self.harvested(recipe, method, seed) for recipe, method, seed in self.harvests()]
+        trials = [self.harvested(recipe, method, seed) for recipe, method, seed in self.harvests()]
         for seed in range(self.seeds):
-            found += [self.trial(m, r, name, seed) for m in self.machines for r in RECIPES for name in METHODS]
-            found += [self.trial(m, r, name, seed) for m in self.machines for r in SSD_RECIPES for name in SSD_METHODS]
-            found += [self.windowed(machine, size, seed) for machine in self.machines for size in WINDOWS]
+            trials += [self.trial(m, r, name, seed) for m in self.machines for r in RECIPES for name in METHODS]
+            trials += [self.trial(m, r, name, seed) for m in self.machines for r in SSD_RECIPES for name in SSD_METHODS]
+            trials += [self.windowed(machine, size, seed) for machine in self.machines for size in WINDOWS]
             for reading in (self.reading, self.reading_baseline):
-                found += [reading(name, recipe, seed) for name in READINGS for recipe in READING_RECIPES]
-        return list(dict.fromkeys(found))
+                trials += [reading(name, recipe, seed) for name in READINGS for recipe in READING_RECIPES]
+        return list(dict.fromkeys(trials))
 
     def harvests(self) -> list[tuple[str, str, int]]:
         """Recipe, method and seed of the trials with trainings."""
@@ -286,11 +286,11 @@ class BatchResults:
     """The plan and what its trials found."""
 
     plan: BatchPlan
-    found: Mapping[BatchTrial, BatchTrialResult]
+    by_trial: Mapping[BatchTrial, BatchTrialResult]
 
     def of(self, trials: Sequence[BatchTrial]) -> list[BatchTrialResult]:
         """The results of trials."""
-        return [self.found[trial] for trial in trials]
+        return [self.by_trial[trial] for trial in trials]
 
     def over_seeds(self, machine: str, recipe: str, method: str) -> list[BatchTrialResult]:
         """One result for each workload."""

@@ -86,10 +86,10 @@ class JobSets:
     @property
     def models(self) -> Mapping[str, ReplayJob]:
         """The first job of each model of the mix."""
-        found: dict[str, ReplayJob] = {}
+        by_model: dict[str, ReplayJob] = {}
         for job in self.mix.jobs:
-            found.setdefault(job.model, job)
-        return found
+            by_model.setdefault(job.model, job)
+        return by_model
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def perform(scenario: Scenario, experiment: Experiment) -> Evaluation:
 def all_experiments(job_sets: JobSets, base: ReplayOptions) -> list[Experiment]:
     """All replays that the figures need; `base` sets duration, accounting and cost model."""
     trials = replace(base, repeat_jobs=job_sets.hpo.repeats)
-    found = [
+    experiments = [
         Experiment("hpo equal", job_sets.hpo.jobs, replace(trials, policy=ReplayPolicy.EQUAL)),
         *(
             Experiment(hpo_name(forward_s), job_sets.hpo.jobs, replace(trials, forward_s=forward_s), forward_s == 120)
@@ -131,8 +131,8 @@ def all_experiments(job_sets: JobSets, base: ReplayOptions) -> list[Experiment]:
     ]
     mixes = replace(base, repeat_jobs=job_sets.mix.repeats)
     for metric in ObjectiveMetric:
-        found += _mixes(job_sets, replace(mixes, metric=metric))
-    return found
+        experiments += _mixes(job_sets, replace(mixes, metric=metric))
+    return experiments
 
 
 def hpo_name(forward_s: float) -> str:

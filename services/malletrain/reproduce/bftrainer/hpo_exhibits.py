@@ -125,8 +125,8 @@ def _cost_per_event(evaluation: Evaluation) -> float:
 def _figure_8(results: Results) -> Exhibit:
     rows = []
     for seconds in FORWARD_S:
-        found = results[hpo_name(seconds)]
-        rows.append((seconds, found.metrics.return_on_investment or 0.0, found.metrics.samples))
+        evaluation = results[hpo_name(seconds)]
+        rows.append((seconds, evaluation.metrics.return_on_investment or 0.0, evaluation.metrics.samples))
     places = [float(row[0]) for row in rows]
     return Exhibit(
         "figure-8",
@@ -216,8 +216,8 @@ def _too_many_nodes(results: Results, job_sets: JobSets, parallel: int) -> str:
 
 def _hours_with_work(results: Results) -> float:
     """Until when neither of the two policies of Fig. 10 had run out of jobs, in hours; 0: until the end."""
-    found = [results[name].metrics.queue_empty_hours for name in (hpo_name(120), "hpo equal")]
-    return min((hours for hours in found if hours is not None), default=0.0)
+    hours_of_each = [results[name].metrics.queue_empty_hours for name in (hpo_name(120), "hpo equal")]
+    return min((hours for hours in hours_of_each if hours is not None), default=0.0)
 
 
 def _speedups(results: Results) -> str:

@@ -110,15 +110,15 @@ def _figure_14(results: Results) -> Exhibit:
     rows = []
     for metric, label in _LABELS.items():
         done = [results[mix_name(metric, parallel=parallel)] for parallel in PARALLEL]
-        common = min(found.metrics.jobs_completed for found in done)
-        for parallel, found in zip(PARALLEL, done, strict=True):
-            metrics = found.metrics
+        common = min(evaluation.metrics.jobs_completed for evaluation in done)
+        for parallel, evaluation in zip(PARALLEL, done, strict=True):
+            metrics = evaluation.metrics
             rows.append(
                 (
                     label,
                     parallel,
-                    _node_hours_until(found, common),
-                    _mean_runtime(found),
+                    _node_hours_until(evaluation, common),
+                    _mean_runtime(evaluation),
                     metrics.utilization_efficiency,
                     1.0 - metrics.occupied_fraction,
                 )
@@ -151,17 +151,17 @@ def _change(before: float, after: float) -> str:
     return f"{after / before - 1:+.0%}" if before else "–"
 
 
-def _mean_runtime(found: Evaluation) -> float:
-    ended = [job.ended_s - job.admitted_s for job in found.result.jobs if job.ended_s is not None]
+def _mean_runtime(evaluation: Evaluation) -> float:
+    ended = [job.ended_s - job.admitted_s for job in evaluation.result.jobs if job.ended_s is not None]
     return float(np.mean(ended)) / 3600.0 if ended else 0.0
 
 
-def _node_hours_until(found: Evaluation, count: int) -> float:
+def _node_hours_until(evaluation: Evaluation, count: int) -> float:
     """Node-hours offered until so many jobs are done, by number of jobs."""
-    ends = sorted(job.ended_s for job in found.result.jobs if job.ended_s is not None)
+    ends = sorted(job.ended_s for job in evaluation.result.jobs if job.ended_s is not None)
     if not count or count > len(ends):
         return 0.0
-    columns = found.result.decisions
+    columns = evaluation.result.decisions
     times = np.append(columns["time_s"], ends[count - 1])
     before = times[:-1] < ends[count - 1]
     spans = np.minimum(np.diff(times), ends[count - 1] - times[:-1])[before]

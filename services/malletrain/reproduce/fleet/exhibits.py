@@ -271,8 +271,8 @@ def _settings(results: FleetResults, field: str, title: str, values: tuple[float
     rows: list[tuple[Cell, ...]] = []
     for value in values:
         trials = [FleetTrial("fleet", gpus, **{field: value}) for gpus in SOME_GPUS]  # type: ignore[arg-type]
-        found = [results.one(trial) for trial in trials]
-        rows.append((value, *(one.seconds for one in found), *(one.flotillas for one in found)))
+        simulations = [results.one(trial) for trial in trials]
+        rows.append((value, *(one.seconds for one in simulations), *(one.flotillas for one in simulations)))
     return Exhibit(
         field.replace("_", "-"),
         f"FLEET-G by {title}: seconds, and flotillas",

@@ -259,15 +259,15 @@ class FleetPlanOfTrials:
 
     def trials(self) -> list[FleetTrial]:
         """All simulations, each once."""
-        found = [FleetTrial(how, gpus, seed=seed) for how in RANDOM for gpus in GPUS for seed in range(self.orders)]
-        found += [FleetTrial(how, gpus) for how in SINGLE for gpus in GPUS]
-        found += [known_or_not(how, gpus, known=known) for how in RIVALS for gpus in GPUS for known in (False, True)]
+        trials = [FleetTrial(how, gpus, seed=seed) for how in RANDOM for gpus in GPUS for seed in range(self.orders)]
+        trials += [FleetTrial(how, gpus) for how in SINGLE for gpus in GPUS]
+        trials += [known_or_not(how, gpus, known=known) for how in RIVALS for gpus in GPUS for known in (False, True)]
         for gpus in SOME_GPUS:
-            found += [FleetTrial(how, gpus, rate) for how in (*RIVALS, "lower bound") for rate in PREPROCESS]
-            found += [FleetTrial("fleet", gpus, tolerance=value) for value in TOLERANCES]
-            found += [FleetTrial("fleet", gpus, active_share=value) for value in SHARES]
-            found += [trial for how in RIVALS for noise in NOISES for trial in self.noisy(how, gpus, noise)]
-        return list(dict.fromkeys(found))
+            trials += [FleetTrial(how, gpus, rate) for how in (*RIVALS, "lower bound") for rate in PREPROCESS]
+            trials += [FleetTrial("fleet", gpus, tolerance=value) for value in TOLERANCES]
+            trials += [FleetTrial("fleet", gpus, active_share=value) for value in SHARES]
+            trials += [trial for how in RIVALS for noise in NOISES for trial in self.noisy(how, gpus, noise)]
+        return list(dict.fromkeys(trials))
 
     def noisy(self, how: str, gpus: int, noise: float) -> list[FleetTrial]:
         """Simulations with as many draws of noise."""
@@ -284,24 +284,24 @@ class FleetResults:
     """The plan and what its simulations found."""
 
     plan: FleetPlanOfTrials
-    found: Mapping[FleetTrial, FleetTrialResult]
+    by_trial: Mapping[FleetTrial, FleetTrialResult]
 
     def one(self, trial: FleetTrial) -> FleetTrialResult:
         """The result of a simulation."""
-        return self.found[trial]
+        return self.by_trial[trial]
 
     def of(self, how: str, gpus: int) -> FleetTrialResult:
         """The result with the paper's settings; of random orders the means."""
         if how == "makespan":
             # Nobody knows epochs beforehand; the other ways of this kind do not ask for them.
-            return self.found[known_or_not(how, gpus, known=False)]
+            return self.by_trial[known_or_not(how, gpus, known=False)]
         if how not in RANDOM:
-            return self.found[FleetTrial(how, gpus)]
-        every = [self.found[FleetTrial(how, gpus, seed=seed)] for seed in range(self.plan.orders)]
+            return self.by_trial[FleetTrial(how, gpus)]
+        every = [self.by_trial[FleetTrial(how, gpus, seed=seed)] for seed in range(self.plan.orders)]
         return FleetTrialResult(
             fmean(result.seconds for result in every), every[0].flotillas, fmean(result.waiting for result in every)
         )
 
     def seconds(self, trials: Sequence[FleetTrial]) -> list[float]:
         """Times to train everything."""
-        return [self.found[trial].seconds for trial in trials]
+        return [self.by_trial[trial].seconds for trial in trials]

@@ -84,8 +84,8 @@ class Scatter:
 
 def cabinet_of(node: str) -> str | None:
     """The cabinet that a name such as `c05n06` says; None: the name says none."""
-    found = _NAME.fullmatch(node)
-    return found[1] if found else None
+    match = _NAME.fullmatch(node)
+    return match[1] if match else None
 
 
 def scatter_of(idle: Sequence[str], sizes: Counter[str]) -> Scatter:
@@ -105,7 +105,7 @@ def fragments_exhibit(scenario: Scenario) -> Exhibit | None:
     if None in cabinets or len(set(cabinets)) < 2:
         return None
     sizes = Counter(cabinet for cabinet in cabinets if cabinet is not None)
-    hours, found = [], []
+    hours, scatters = [], []
     idle: set[str] = set()
     events = iter(scenario.events)
     event = next(events, None)
@@ -116,10 +116,10 @@ def fragments_exhibit(scenario: Scenario) -> Exhibit | None:
             event = next(events, None)
         if idle:
             hours.append(float(hour))
-            found.append(scatter_of(sorted(idle), sizes))
-    if not found:
+            scatters.append(scatter_of(sorted(idle), sizes))
+    if not scatters:
         return None
-    rows = [(hour, one.idle, one.cabinets, one.fewest, one.alone) for hour, one in zip(hours, found, strict=True)]
+    rows = [(hour, one.idle, one.cabinets, one.fewest, one.alone) for hour, one in zip(hours, scatters, strict=True)]
     mean = [statistics.fmean(column) for column in zip(*(row[1:] for row in rows), strict=True)]
     return Exhibit(
         "figure-2",
@@ -134,8 +134,8 @@ def fragments_exhibit(scenario: Scenario) -> Exhibit | None:
             "hour",
             Axis("cabinets", zero=True),
             {
-                "cabinets that idle nodes are in": (hours, [float(one.cabinets) for one in found]),
-                "fewest cabinets for as many": (hours, [float(one.fewest) for one in found]),
+                "cabinets that idle nodes are in": (hours, [float(one.cabinets) for one in scatters]),
+                "fewest cabinets for as many": (hours, [float(one.fewest) for one in scatters]),
             },
         ),
     )
@@ -206,12 +206,12 @@ def throughput_exhibit(scores: Scores, hours: float, samples: float) -> Exhibit:
     for workload in workloads:
         reference = [entry.samples for entry in scores[workload, System.TRUE]]
         for system in System:
-            found = scores[workload, system]
-            shares = [entry.samples / base for entry, base in zip(found, reference, strict=True)]
+            entries = scores[workload, system]
+            shares = [entry.samples / base for entry, base in zip(entries, reference, strict=True)]
             mean, half = interval(shares)
-            rate = statistics.fmean(entry.samples for entry in found) / (hours * 3600.0)
-            profiles = statistics.fmean(entry.profiles for entry in found)
-            cost = statistics.fmean(entry.node_seconds for entry in found) / 3600.0
+            rate = statistics.fmean(entry.samples for entry in entries) / (hours * 3600.0)
+            profiles = statistics.fmean(entry.profiles for entry in entries)
+            cost = statistics.fmean(entry.node_seconds for entry in entries) / 3600.0
             rows.append((workload.value, system.value, rate, 100 * mean, 100 * half, profiles, cost))
     gains = [_gain(scores, workload) for workload in workloads]
     series = {

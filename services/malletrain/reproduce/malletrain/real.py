@@ -130,14 +130,14 @@ def evaluation_of(text: str | bytes, source: str) -> RealEvaluation:
         InvalidInputError: the text is not an evaluation; the error names the field.
     """
     try:
-        found = _ADAPTER.validate_json(text, strict=True)
+        evaluation = _ADAPTER.validate_json(text, strict=True)
     except Invalid as error:
         first = error.errors()[0]
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
         place = f"{source}: {path}" if path else source
         raise InvalidInputError(place, f"what benchmarks/studies/nas.py writes ({first['msg'].lower()})") from None
-    _check_pairs(found, source)
-    return found
+    _check_pairs(evaluation, source)
+    return evaluation
 
 
 def text_of(evaluation: RealEvaluation) -> str:
@@ -145,8 +145,8 @@ def text_of(evaluation: RealEvaluation) -> str:
     return _ADAPTER.dump_json(evaluation, indent=2).decode() + "\n"
 
 
-def _check_pairs(found: RealEvaluation, source: str) -> None:
-    seeds = {system: [run.seed for run in found.of(system)] for system in found.systems()}
+def _check_pairs(evaluation: RealEvaluation, source: str) -> None:
+    seeds = {system: [run.seed for run in evaluation.of(system)] for system in evaluation.systems()}
     wanted = seeds.get(System.LINEAR, [])
     if not wanted or len(seeds) < 2:
         expected = f"{System.LINEAR.value!r} and another system at least"
@@ -155,14 +155,14 @@ def _check_pairs(found: RealEvaluation, source: str) -> None:
         if present != wanted or len(set(present)) < len(present):
             expected = f"each of the seeds {sorted(set(wanted))} once for {system.value!r}"
             raise InvalidInputError(f"{source}: runs", expected, present)
-    for index, run in enumerate(found.runs):
+    for index, run in enumerate(evaluation.runs):
         if run.system is System.LINEAR and run.samples == 0:
             raise InvalidInputError(f"{source}: runs[{index}].samples", "above 0 to compare others with it", 0)
 
 
-def gains(found: RealEvaluation, system: System) -> list[float]:
+def gains(evaluation: RealEvaluation, system: System) -> list[float]:
     """Relative gain in samples over FreeTrain with linear guesses, one per seed."""
-    pairs = zip(found.of(system), found.of(System.LINEAR), strict=True)
+    pairs = zip(evaluation.of(system), evaluation.of(System.LINEAR), strict=True)
     return [ours.samples / guess.samples - 1 for ours, guess in pairs]
 
 
@@ -181,19 +181,19 @@ HEADS = (
 )
 
 
-def rows_of(found: RealEvaluation) -> tuple[tuple[Cell, ...], ...]:
+def rows_of(evaluation: RealEvaluation) -> tuple[tuple[Cell, ...], ...]:
     """One row per system with means over seeds."""
     rows: list[tuple[Cell, ...]] = []
-    for system in found.systems():
-        runs = found.of(system)
-        gain, half = interval(gains(found, system))
+    for system in evaluation.systems():
+        runs = evaluation.of(system)
+        gain, half = interval(gains(evaluation, system))
         offered = statistics.fmean(run.node_seconds_offered for run in runs)
         used = statistics.fmean(run.node_seconds_used for run in runs)
         several = len(runs) > 1 and system is not System.LINEAR
         rows.append(
             (
                 system.value,
-                _rate(found, runs),
+                _rate(evaluation, runs),
                 100 * gain if system is not System.LINEAR else None,
                 100 * half if several else None,
                 statistics.fmean(run.rescales for run in runs),
@@ -208,17 +208,17 @@ def rows_of(found: RealEvaluation) -> tuple[tuple[Cell, ...], ...]:
     return rounded(rows)
 
 
-def real_exhibit(found: RealEvaluation) -> Exhibit:
+def real_exhibit(evaluation: RealEvaluation) -> Exhibit:
     """Fig. 12 with real trainings: ours on virtual nodes of one machine, the paper's on a cluster."""
-    systems = found.systems()
+    systems = evaluation.systems()
     names = [system.value.replace("FreeTrain, ", "F: ").replace("MalleTrain", "M") for system in systems]
-    ours = [_rate(found, found.of(system)) for system in systems]
+    ours = [_rate(evaluation, evaluation.of(system)) for system in systems]
     return Exhibit(
         "figure-12-real",
         "Fig. 12, for real: NAS on virtual nodes",
         HEADS,
-        rows_of(found),
-        _remark(found),
+        rows_of(evaluation),
+        _remark(evaluation),
         bars(
             "Fig. 12, for real: throughput",
             Axis("samples/s", zero=True),
@@ -229,18 +229,19 @@ def real_exhibit(found: RealEvaluation) -> Exhibit:
     )
 
 
-def _remark(found: RealEvaluation) -> str:
-    seeds = ", ".join(str(run.seed) for run in found.of(System.LINEAR))
+def _remark(evaluation: RealEvaluation) -> str:
+    seeds = ", ".join(str(run.seed) for run in evaluation.of(System.LINEAR))
     return (
         f"Published: MalleTrain processes up to {100 * PUBLISHED_GAIN:.1f} % more than FreeTrain, on architectures of "
         "NAS-Bench-101 at 224 x 224, for 12 hours on a cluster with GPUs. Ours: architectures of the same space on "
-        f"{found.nodes} virtual nodes of one machine ({found.machine}), which share its cores. "
+        f"{evaluation.nodes} virtual nodes of one machine ({evaluation.machine}), which share its cores. "
         "Services, PyTorch trainings and rescales are real, but each system gets "
-        f"{found.seconds:g} s of wall time, in which {found.trace_seconds:g} s of a synthetic trace pass. At most "
-        f"{found.max_parallel} jobs at once, {found.job_samples} samples each; seeds: {seeds}. {found.pace} Gains are "
+        f"{evaluation.seconds:g} s of wall time, in which {evaluation.trace_seconds:g} s of a synthetic trace pass. "
+        f"At most {evaluation.max_parallel} jobs at once, {evaluation.job_samples} samples each; seeds: {seeds}. "
+        f"{evaluation.pace} Gains are "
         "over FreeTrain, paired by seed."
     )
 
 
-def _rate(found: RealEvaluation, runs: Sequence[RealRun]) -> float:
-    return statistics.fmean(run.samples for run in runs) / found.seconds
+def _rate(evaluation: RealEvaluation, runs: Sequence[RealRun]) -> float:
+    return statistics.fmean(run.samples for run in runs) / evaluation.seconds

@@ -56,11 +56,11 @@ class TokenChecker:
         Raises:
             UnauthenticatedError: it shows no token, or one that is not valid; the message says what to do.
         """
-        found = [value for name, value in metadata if name == HEADER]
-        if not found:
+        values = [value for name, value in metadata if name == HEADER]
+        if not values:
             raise UnauthenticatedError(f"nobody knows who calls: {_REMEDY}")
-        value = found[0]
-        if len(found) > 1 or not isinstance(value, str) or not value.startswith(SCHEME):
+        value = values[0]
+        if len(values) > 1 or not isinstance(value, str) or not value.startswith(SCHEME):
             raise UnauthenticatedError(f"expected one header `authorization: Bearer TOKEN`: {_REMEDY}")
         try:
             return self._verified(value.removeprefix(SCHEME))

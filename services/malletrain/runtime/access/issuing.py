@@ -121,17 +121,17 @@ def half_time(certificate: x509.Certificate) -> float:
     return (start + _EARLIER_SECONDS + certificate.not_valid_after_utc.timestamp()) / 2
 
 
-def is_issued_by(found: CertificateFile, authority: Authority, role: str) -> bool:
+def is_issued_by(file: CertificateFile, authority: Authority, role: str) -> bool:
     """Whether a file holds a certificate of this CA for this role, and the key that belongs to it."""
     try:
-        certificate = x509.load_pem_x509_certificate(found.certificate)
-        key = serialization.load_pem_private_key(found.private_key, None)
+        certificate = x509.load_pem_x509_certificate(file.certificate)
+        key = serialization.load_pem_private_key(file.private_key, None)
         certificate.verify_directly_issued_by(authority.certificate)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
         return False
     return (
-        found.authority == pem(authority.certificate)
+        file.authority == pem(authority.certificate)
         and key.public_key() == certificate.public_key()
         and names.get_values_for_type(x509.DNSName) == [name_of(role)]
         and tuple(names.get_values_for_type(x509.IPAddress)) == _addresses_of(role)

@@ -52,10 +52,10 @@ def private_folder(folder: Path) -> None:
         OSError: it can't be made.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
         raise InvalidInputError("state_dir", f"a folder {folder}")
-    _check_private(folder, found)
+    _check_private(folder, status)
 
 
 def load_key(state_dir: Path) -> bytes:
@@ -94,10 +94,10 @@ def read_private(path: Path) -> bytes:
     """
     descriptor = os.open(path, _READ)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - of a descriptor
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise InvalidInputError(str(path), "a plain file")
-        _check_private(path, found)
+        _check_private(path, status)
         return file.read()
 
 
@@ -118,9 +118,9 @@ def make_private(path: Path, text: str) -> None:
     temporary.unlink()
 
 
-def _check_private(path: Path, found: os.stat_result) -> None:
-    if found.st_uid != os.geteuid():
+def _check_private(path: Path, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid():
         raise InvalidInputError(str(path), f"a file of the account that runs the services (uid {os.geteuid()})")
-    if found.st_mode & _GROUP_AND_OTHERS:
-        mode = stat.S_IMODE(found.st_mode)
+    if status.st_mode & _GROUP_AND_OTHERS:
+        mode = stat.S_IMODE(status.st_mode)
         raise InvalidInputError(str(path), f"access for its owner only (mode {mode & 0o700:o})", f"mode {mode:o}")

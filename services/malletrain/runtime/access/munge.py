@@ -78,11 +78,11 @@ class Munge:
         if status == 6:  # EMUNGE_SOCKET
             raise MungeError("munged does not answer")
         metadata, _, payload = text.partition("\n\n")
-        if status != 0 or (found := _UID.search(metadata)) is None:
+        if status != 0 or (match := _UID.search(metadata)) is None:
             raise UnauthenticatedError("that is no MUNGE credential of this cluster")
         if payload.strip() != PURPOSE:
             raise UnauthenticatedError(f"the MUNGE credential was not made for {PURPOSE}")
-        return user_name(int(found.group(1)))
+        return user_name(int(match.group(1)))
 
     def _socket(self) -> list[str]:
         return ["--socket", self.socket] if self.socket else []

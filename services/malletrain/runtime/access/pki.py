@@ -193,12 +193,12 @@ def _authority_certificate(path: Path) -> x509.Certificate | None:
 def _is_good(path: Path, authority: Authority, role: str, now: float) -> bool:
     """Whether there is a file with a certificate of this CA for this role, and less than half of it is over."""
     try:
-        found = parse_certificate_file(read_private(path), path)
+        file = parse_certificate_file(read_private(path), path)
     except (FileNotFoundError, CertificateFileError):
         return False
-    if not issuing.is_issued_by(found, authority, role):
+    if not issuing.is_issued_by(file, authority, role):
         return False
-    return issuing.is_current(x509.load_pem_x509_certificate(found.certificate), now)
+    return issuing.is_current(x509.load_pem_x509_certificate(file.certificate), now)
 
 
 def _write(path: Path, parts: CertificateFile) -> None:

@@ -123,11 +123,11 @@ class RevocationFile:
 
     def _read(self) -> None:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except FileNotFoundError:
             self._revoked, self._version = RevokedTokens(), None
             return
-        version = (found.st_ino, found.st_mtime_ns, found.st_size)
+        version = (status.st_ino, status.st_mtime_ns, status.st_size)
         if version != self._version:
             self._revoked = _parsed(json.loads(self._path.read_text(encoding="utf-8")))
             self._version = version

@@ -88,8 +88,8 @@ class TokenFile:
 
     def _is_good(self) -> bool:
         try:
-            found = self._path.lstat()
-            if stat.S_IMODE(found.st_mode) != self._mode or found.st_uid != os.geteuid():
+            status = self._path.lstat()
+            if stat.S_IMODE(status.st_mode) != self._mode or status.st_uid != os.geteuid():
                 return False
             identity = self._tokens.verify(self._path.read_text(encoding="ascii").strip())
         except (OSError, ValueError, UnauthenticatedError):

@@ -37,10 +37,10 @@ def resident_bytes() -> int:
 def load_trim() -> Callable[[], None]:
     """What gives freed memory back: malloc_trim(3) of glibc; nothing where the C library is another one."""
     library = ctypes.CDLL(None)
-    found = getattr(library, "malloc_trim", None)
-    if found is None:
+    trim = getattr(library, "malloc_trim", None)
+    if trim is None:
         return lambda: None
-    return lambda: found(0)
+    return lambda: trim(0)
 
 
 class MemoryReturn:
@@ -104,7 +104,7 @@ def surplus(connections: Iterable[Connection], most: int, exempt: Set[int]) -> l
     for connection in connections:
         if connection.owner not in exempt:
             of_peer[connection.address if connection.owner is None else connection.owner].append(connection)
-    return [extra for found in of_peer.values() for extra in sorted(found)[most:]]
+    return [extra for of_one in of_peer.values() for extra in sorted(of_one)[most:]]
 
 
 _NETLINK_SOCK_DIAG = 4
@@ -247,13 +247,13 @@ class ConnectionLimiter:
         try:
             ports = (self._peers.port, *self.further_ports)
             connections = (connection for port in ports for connection in connections_to(port))
-            found = surplus(connections, self._most, self._exempt)
-            closed = close_own([connection.inode for connection in found]) if found else 0
+            extra = surplus(connections, self._most, self._exempt)
+            closed = close_own([connection.inode for connection in extra]) if extra else 0
         except OSError as error:
             self._log.warning("connections can't be counted", error=str(error))
             return 0
         if closed:
-            whose = sorted({_name(connection.owner, connection.address) for connection in found})
+            whose = sorted({_name(connection.owner, connection.address) for connection in extra})
             self._log.warning("connections closed: too many of one peer", closed=closed, peers=whose[:10])
         return closed
 

@@ -39,13 +39,13 @@ class PeerNames:
         Args:
             peer: The peer as gRPC names it.
         """
-        found = endpoint_of(peer)
-        if found is None:
+        endpoint = endpoint_of(peer)
+        if endpoint is None:
             return peer.partition(":")[0]
-        host = plain_address(found[0])
+        host = plain_address(endpoint[0])
         if not is_loopback_address(host) and host != plain_address(self._host):
             return host
         # A connection from loopback to loopback has the same family on both sides.
         local = self._host if self._host != "localhost" else ("::1" if ":" in host else "127.0.0.1")
-        owner = self._owner_of((host, found[1]), (local, self.port))
+        owner = self._owner_of((host, endpoint[1]), (local, self.port))
         return host if owner is None else f"uid {owner}"

@@ -60,9 +60,9 @@ def unpack(archive: Path, folder: Path) -> Manifest:
         SchemaVersionError: its tables are of a later version than this one.
     """
     try:
-        with tarfile.open(archive, mode="r:gz") as found:
-            manifest = _manifest(archive, found)
-            _unpack_files(archive, found, manifest, folder)
+        with tarfile.open(archive, mode="r:gz") as tar:
+            manifest = _manifest(archive, tar)
+            _unpack_files(archive, tar, manifest, folder)
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise InvalidInputError("FILE", f"an archive of `malletrain backup` that is whole ({error})") from error
     for service, revision in manifest.revisions.items():
@@ -70,12 +70,12 @@ def unpack(archive: Path, folder: Path) -> Manifest:
     return manifest
 
 
-def _manifest(archive: Path, found: tarfile.TarFile) -> Manifest:
-    member = found.next()
+def _manifest(archive: Path, tar: tarfile.TarFile) -> Manifest:
+    member = tar.next()
     if member is None or member.name != MANIFEST or not member.isreg() or member.size > _MAX_MANIFEST_BYTES:
         raise InvalidInputError("FILE", "an archive of `malletrain backup`", str(archive))
     try:
-        manifest = Manifest.model_validate_json(_content(found, member).read(_MAX_MANIFEST_BYTES))
+        manifest = Manifest.model_validate_json(_content(tar, member).read(_MAX_MANIFEST_BYTES))
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -92,21 +92,21 @@ def _manifest(archive: Path, found: tarfile.TarFile) -> Manifest:
     return manifest
 
 
-def _unpack_files(archive: Path, found: tarfile.TarFile, manifest: Manifest, folder: Path) -> None:
+def _unpack_files(archive: Path, tar: tarfile.TarFile, manifest: Manifest, folder: Path) -> None:
     missing = set(manifest.files)
-    while (member := found.next()) is not None:
+    while (member := tar.next()) is not None:
         if member.name not in missing or not member.isreg():
             raise InvalidInputError("FILE", "the files of its manifest, each once", member.name)
         missing.discard(member.name)
         entry = manifest.files[member.name]
-        if member.size != entry.size or _write(_content(found, member), folder / member.name) != entry.sha256:
+        if member.size != entry.size or _write(_content(tar, member), folder / member.name) != entry.sha256:
             raise InvalidInputError("FILE", f"an undamaged {member.name}: size or checksum differ", str(archive))
     if missing:
         raise InvalidInputError("FILE", f"an archive with {min(missing)}", str(archive))
 
 
-def _content(found: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    content = found.extractfile(member)
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    content = tar.extractfile(member)
     assert content is not None, "a plain file has content"
     return content
 

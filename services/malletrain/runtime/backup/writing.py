@@ -129,11 +129,11 @@ def write_backup(settings: Settings, target: Path, config: Path | None, clock: C
 
 def _gather(settings: Settings, staging: Path, config: Path | None) -> dict[str, str | None]:
     """Copy all that belongs into the archive; returns the revisions of the databases."""
-    found = {}
+    revisions = {}
     for service in _IN_ORDER:
         copy = staging / f"{service}.sqlite"
         if copy_database(settings.database(service), copy):
-            found[service] = _revision(copy)
+            revisions[service] = _revision(copy)
     _copy_file(settings.state_dir / STATE_FILE, staging / STATE_FILE)
     # Last, so that a token which was revoked before the last database was copied stays so.
     keys = settings.state_dir / KEYS_FOLDER
@@ -143,7 +143,7 @@ def _gather(settings: Settings, staging: Path, config: Path | None) -> dict[str,
             _copy_file(path, staging / name)
     if config is not None:
         _copy_file(config, staging / SETTINGS_FILE)
-    return found
+    return revisions
 
 
 def copy_database(address: DatabaseAddress, copy: Path) -> bool:

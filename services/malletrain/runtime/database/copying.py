@@ -96,8 +96,8 @@ def _tables(connection: Connection) -> MetaData:
 
 
 def _copy_rows(source: Connection, target: Connection, table: Table) -> None:
-    found = source.execute(select(table).execution_options(yield_per=_ROWS)).mappings()
-    for rows in found.partitions():
+    mappings = source.execute(select(table).execution_options(yield_per=_ROWS)).mappings()
+    for rows in mappings.partitions():
         target.execute(insert(table), [dict(row) for row in rows])
 
 

@@ -95,14 +95,14 @@ def upgrade_database(
     engine = open_engine(address, PATIENT_SECONDS)
     try:
         with exclusive(engine, address) as connection:
-            found = revision_of(connection)
-            if found == history.newest:
+            revision = revision_of(connection)
+            if revision == history.newest:
                 return
-            history.check(found, address)
+            history.check(revision, address)
             if inspect(connection).get_table_names():
-                copy = _copy_before_upgrade(connection, address, found, clock or SystemClock())
+                copy = _copy_before_upgrade(connection, address, revision, clock or SystemClock())
                 structlog.get_logger(__name__).info(
-                    "upgrading", database=str(address), revision=found, to=history.newest, copy=str(copy)
+                    "upgrading", database=str(address), revision=revision, to=history.newest, copy=str(copy)
                 )
             history.upgrade(connection)
     finally:

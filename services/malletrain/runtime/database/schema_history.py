@@ -81,20 +81,20 @@ def _revisions_in(file: Path) -> tuple[str | None, str]:
 
 
 def _in_order(following: dict[str | None, str]) -> tuple[str, ...]:
-    found: list[str] = []
+    revisions: list[str] = []
     revision = following.get(None)
     while revision is not None:
-        found.append(revision)
+        revisions.append(revision)
         revision = following.get(revision)
-    return tuple(found)
+    return tuple(revisions)
 
 
 def revision_of(connection: Connection) -> str | None:
     """The revision of a service's tables; None where none is recorded."""
     if not inspect(connection).has_table(_RECORD):
         return None
-    found: str | None = connection.scalar(text(f"SELECT version_num FROM {_RECORD}"))
-    return found
+    revision: str | None = connection.scalar(text(f"SELECT version_num FROM {_RECORD}"))
+    return revision
 
 
 def complete_tables(connection: Connection, metadata: MetaData) -> None:

@@ -141,7 +141,9 @@ def _decoder(kind: Any, ignore_unknown: bool) -> _Decode:
     if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
         hints = typing.get_type_hints(kind)
         entries = [inner(hints[name]) for name in kind._fields]
-        return _tuple_decoder(entries, lambda found: kind(*found), optional=len(getattr(kind, "_field_defaults", ())))
+        return _tuple_decoder(
+            entries, lambda decoded: kind(*decoded), optional=len(getattr(kind, "_field_defaults", ()))
+        )
     if origin in (frozenset, set, list) or (origin is tuple and arguments[-1] is ...):
         return _list_decoder(inner(arguments[0]), origin)
     if origin is Sequence:

@@ -226,11 +226,11 @@ def replay_recording(recording: Recording) -> RecordingReplay:
 
 def reproduces(recording: Recording, replayed: RecordingReplay) -> bool:
     """Whether a replay came to the failure of the recording, at the same stimulus."""
-    found, expected = replayed.failure, recording.failure
+    failure, expected = replayed.failure, recording.failure
     return (
-        found is not None
+        failure is not None
         and replayed.stimulus == len(recording.stimuli)
-        and (found.error, found.message, found.job_id) == (expected.error, expected.message, expected.job_id)
+        and (failure.error, failure.message, failure.job_id) == (expected.error, expected.message, expected.job_id)
     )
 
 
@@ -297,8 +297,8 @@ def recording_from_json(content: Any, machines: Mapping[str, type[AnyMachine]], 
     Raises:
         InvalidInputError: it is something else.
     """
-    if (found := _field(content, "format", int)) != FORMAT:
-        raise InvalidInputError("format", str(FORMAT), found)
+    if (number := _field(content, "format", int)) != FORMAT:
+        raise InvalidInputError("format", str(FORMAT), number)
     service = _field(content, "service", str) if "service" in content else default
     if service not in machines:
         raise InvalidInputError("service", f"one of {', '.join(machines)}", service)

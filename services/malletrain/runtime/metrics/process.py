@@ -58,7 +58,7 @@ class _Installed(Collector):
 
     def _certificates(self) -> list[CertificateDescription]:
         try:
-            found = list(certificates_of(self._settings.state_dir, self._settings.tls.certificate_file))
+            certificates = list(certificates_of(self._settings.state_dir, self._settings.tls.certificate_file))
         except InvalidInputError as error:
             # The other metrics are as good as before. Once is enough: there is a scrape every few seconds.
             if str(error) != self._fault:
@@ -66,4 +66,4 @@ class _Installed(Collector):
             self._fault = str(error)
             return []
         self._fault = ""
-        return found
+        return certificates

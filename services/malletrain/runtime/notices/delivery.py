@@ -184,12 +184,12 @@ def read_webhook(path: Path, field: str) -> Webhook:
     """
     try:
         with open_plain(path.absolute()) as file:
-            found = os.fstat(file.fileno())
+            status = os.fstat(file.fileno())
             text = file.read(_MAX_BYTES + 1).decode("ascii")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not ASCII"
         raise InvalidInputError(field, f"a file that can be read ({reason})", str(path)) from None
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if stat.S_IMODE(status.st_mode) & 0o077:
         raise InvalidInputError(field, "a file that only its owner can read (chmod 600)", str(path))
     lines = text.splitlines()
     if len(text) > _MAX_BYTES or not 1 <= len(lines) <= 2 or not all(line.isprintable() for line in lines):
@@ -222,12 +222,12 @@ def receivers(settings: ReceiverSettings, section: str) -> dict[str, Deliver]:
     Raises:
         InvalidInputError: a receiver can't be used.
     """
-    found: dict[str, Deliver] = {}
+    deliveries: dict[str, Deliver] = {}
     if settings.webhook_file is not None:
-        found["webhook"] = WebhookDelivery(settings.webhook_file, settings.timeout_seconds, section)
+        deliveries["webhook"] = WebhookDelivery(settings.webhook_file, settings.timeout_seconds, section)
     if settings.command:
-        found["command"] = CommandDelivery(settings.command, settings.timeout_seconds, section)
-    return found
+        deliveries["command"] = CommandDelivery(settings.command, settings.timeout_seconds, section)
+    return deliveries
 
 
 async def send(notice: str, deliver: Deliver, settings: ReceiverSettings, clock: Clock, log: Any) -> bool:

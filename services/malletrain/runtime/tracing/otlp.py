@@ -152,8 +152,8 @@ class OtlpTracer:
 class _OtlpSpan:
     def __init__(self, span: SdkSpan) -> None:
         self._span = span
-        found = span.get_span_context()
-        self._context = TraceContext(f"{found.trace_id:032x}", f"{found.span_id:016x}", found.trace_flags.sampled)
+        context = span.get_span_context()
+        self._context = TraceContext(f"{context.trace_id:032x}", f"{context.span_id:016x}", context.trace_flags.sampled)
 
     @property
     def context(self) -> TraceContext | None:
@@ -212,7 +212,7 @@ def read_headers(settings: TracingSettings) -> tuple[tuple[str, str], ...]:
         raise InvalidInputError("tracing.headers_file", f"a private file ({error})") from None
     if len(text) > _MAX_HEADERS:
         raise InvalidInputError("tracing.headers_file", f"at most {_MAX_HEADERS} bytes")
-    found = []
+    headers = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
@@ -220,8 +220,8 @@ def read_headers(settings: TracingSettings) -> tuple[tuple[str, str], ...]:
         name = name.strip().lower()
         if not colon or not name.replace("-", "").replace("_", "").isalnum() or not value.strip().isprintable():
             raise InvalidInputError(f"tracing.headers_file:{number}", "name: value")
-        found.append((name, value.strip()))
-    return tuple(found)
+        headers.append((name, value.strip()))
+    return tuple(headers)
 
 
 def _credentials(settings: TracingSettings) -> grpc.ChannelCredentials:

@@ -72,5 +72,5 @@ def _context_of(details: grpc.HandlerCallDetails) -> TraceContext | None:
             return None
     except UnauthenticatedError:
         return None
-    found = list(details.invocation_metadata or ())[:_MAX_METADATA]
-    return next((parse_traceparent(value) for key, value in found if key == HEADER), None)
+    metadata = list(details.invocation_metadata or ())[:_MAX_METADATA]
+    return next((parse_traceparent(value) for key, value in metadata if key == HEADER), None)

@@ -173,8 +173,8 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
 
     def take_unfit(self) -> dict[str, str]:
         """Nodes whose agents have said since the last call that no worker must start there, and why."""
-        found, self._unfit = self._unfit, {}
-        return found
+        unfit, self._unfit = self._unfit, {}
+        return unfit
 
     async def open(self, host: str, port: int) -> int:
         """Listen for agents.
@@ -195,15 +195,15 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         )
         agent_pb2_grpc.add_AgentRegistryServiceServicer_to_server(self, server)
         try:
-            found = server.add_secure_port(f"{host}:{port}", server_credentials(self._certificate))
+            bound_port = server.add_secure_port(f"{host}:{port}", server_credentials(self._certificate))
         except (RuntimeError, CertificateFileError) as error:
             raise OSError(f"can't listen for agents on {host}:{port} ({error})") from error
         await server.start()
-        self._server, peers.port = server, found
+        self._server, peers.port = server, bound_port
         self._watching = start_task(
             lasting(ConnectionLimiter(peers, most).watch(), "connections"), "agents' connections"
         )
-        return found
+        return bound_port
 
     async def close(self) -> None:
         """Stop listening. Agents go on, and try to connect again."""
@@ -303,8 +303,8 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
             if not certificates.is_due(stream.renew_at):
                 continue
             made = await asyncio.to_thread(certificates.renew, node, entry.certificate.placeholder)
-            found = made.encode("ascii")
-            stream.renew(found, _renewal_time(parse_certificate_file(found, Path(node)).certificate))
+            content = made.encode("ascii")
+            stream.renew(content, _renewal_time(parse_certificate_file(content, Path(node)).certificate))
             self._log.info("agent's certificate renewed", node=node)
 
     def ask_sharing_to_leave(self) -> None:
@@ -395,8 +395,8 @@ def agent_placeholder_id(node: str) -> str:
 
 def _renewal_time(certificate: bytes) -> float:
     """When half of a certificate's lifespan is over, in seconds since the epoch."""
-    found = x509.load_pem_x509_certificate(certificate)
-    return half_time(found)
+    parsed = x509.load_pem_x509_certificate(certificate)
+    return half_time(parsed)
 
 
 def _introduced(request: pb.RegisterRequest | None, peer: str, certificate: PeerNode | None) -> RegisteredAgent:

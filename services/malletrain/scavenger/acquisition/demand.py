@@ -49,15 +49,15 @@ class JobManagerDemand:
 
     def by_needs(self) -> Mapping[NodeNeeds, int]:
         """Number of nodes by what jobs need of each of them; members of a fleet need the same."""
-        found: dict[NodeNeeds, int] = {}
+        counts: dict[NodeNeeds, int] = {}
         members = {job.fleet_id: job for job in self._members.values()}
         for fleet_id, count in self._of_fleets().items():
             needs = needs_from_proto(members[fleet_id].spec.needs)
-            found[needs] = found.get(needs, 0) + count
+            counts[needs] = counts.get(needs, 0) + count
         for job_id, count in self._max_nodes.items():
             needs = self._needs.get(job_id, NO_NEEDS)
-            found[needs] = found.get(needs, 0) + count
-        return found
+            counts[needs] = counts.get(needs, 0) + count
+        return counts
 
     def _of_fleets(self) -> dict[str, int]:
         gpus: dict[str, int] = {}

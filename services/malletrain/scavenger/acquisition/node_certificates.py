@@ -89,8 +89,8 @@ class NodeCertificates:
         if not self.accepts_shared:
             return False
         try:
-            found = x509.load_pem_x509_certificate(read_certificate_file(self._shared).certificate)
-            expired = self._clock.time() >= found.not_valid_after_utc.timestamp()
+            certificate = x509.load_pem_x509_certificate(read_certificate_file(self._shared).certificate)
+            expired = self._clock.time() >= certificate.not_valid_after_utc.timestamp()
         except (CertificateFileError, ValueError):
             expired = True
         if expired:

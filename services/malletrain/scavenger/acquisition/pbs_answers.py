@@ -92,14 +92,14 @@ def parse_pbs_jobs(text: str, mark: PbsMark) -> dict[str, ListedPlaceholder]:
     Raises:
         SourceError: the text has another form.
     """
-    found = {}
+    placeholders = {}
     for identifier, job in _jobs(text).items():
         phase = _PHASES.get(str(job.get("job_state")))
         if phase is not None and mark.is_on(job):
             comment = str(job.get("comment", ""))
             blocked = phase is PlaceholderPhase.PENDING and (job["job_state"] == "H" or _BLOCKED.search(comment))
-            found[identifier] = ListedPlaceholder(_node(job), phase, f"PBS says {comment!r}" if blocked else "")
-    return found
+            placeholders[identifier] = ListedPlaceholder(_node(job), phase, f"PBS says {comment!r}" if blocked else "")
+    return placeholders
 
 
 def parse_pbs_ends(text: str) -> dict[str, EndedPlaceholder | None]:
@@ -108,15 +108,15 @@ def parse_pbs_ends(text: str) -> dict[str, EndedPlaceholder | None]:
     Raises:
         SourceError: the text has another form.
     """
-    found: dict[str, EndedPlaceholder | None] = {}
+    ends: dict[str, EndedPlaceholder | None] = {}
     for identifier, job in _jobs(text).items():
         if job.get("job_state") in _PHASES:
-            found[identifier] = None
+            ends[identifier] = None
             continue
         status = _number(job.get("Exit_status"))
         reason = f"exit status {status} ({job.get('comment', 'no comment')})"
-        found[identifier] = EndedPlaceholder(reason, failed=status not in _KILLED)
-    return found
+        ends[identifier] = EndedPlaceholder(reason, failed=status not in _KILLED)
+    return ends
 
 
 def _jobs(text: str) -> dict[str, dict[str, Any]]:

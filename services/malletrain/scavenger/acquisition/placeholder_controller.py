@@ -256,8 +256,10 @@ class PlaceholderController:
     def _agents(self) -> dict[str, str]:
         """Placeholder of each agent that has one and is not leaving, by node."""
         present = self._registry.present
-        found = {node: agent.placeholder for node, agent in present.items()}
-        return {node: identifier for node, identifier in found.items() if identifier != agent_placeholder_id(node)}
+        placeholders = {node: agent.placeholder for node, agent in present.items()}
+        return {
+            node: identifier for node, identifier in placeholders.items() if identifier != agent_placeholder_id(node)
+        }
 
     def _list_soon(self) -> None:
         """List the placeholders before the next one is submitted."""

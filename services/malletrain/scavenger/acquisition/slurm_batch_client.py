@@ -123,11 +123,11 @@ class SlurmBatchClient:
             if "Invalid job id" not in str(error):
                 raise
             ends = {}
-        found = {identifier: ends.get(identifier, UNKNOWN_END) for identifier in identifiers}
+        explained = {identifier: ends.get(identifier, UNKNOWN_END) for identifier in identifiers}
         log = "" if self.log == "/dev/null" else f"; its output is in {self.log}"
         return {
             identifier: EndedPlaceholder(end.reason + (log if end.failed else ""), end.failed)
-            for identifier, end in found.items()
+            for identifier, end in explained.items()
             if end is not None
         }
 
@@ -165,7 +165,7 @@ def parse_slurm_jobs(text: str, mark: str) -> dict[str, ListedPlaceholder]:
     Raises:
         SourceError: a line has another form.
     """
-    found = {}
+    placeholders = {}
     for identifier, state, node, requested, comment, reason in _fields(
         text, 6, "ID|STATE|NODE|REQUESTED|COMMENT|REASON"
     ):
@@ -175,8 +175,8 @@ def parse_slurm_jobs(text: str, mark: str) -> dict[str, ListedPlaceholder]:
             held, unit = node or requested, comment[len(mark) + 1 :]
             name = unit if unit and node_of_unit(unit) == held else held
             waits = phase is not PlaceholderPhase.PENDING or not reason or reason.startswith(_WAITING_REASONS)
-            found[identifier] = ListedPlaceholder(name, phase, "" if waits else f"Slurm says {reason}")
-    return found
+            placeholders[identifier] = ListedPlaceholder(name, phase, "" if waits else f"Slurm says {reason}")
+    return placeholders
 
 
 def parse_slurm_ends(text: str) -> dict[str, EndedPlaceholder | None]:
@@ -192,10 +192,10 @@ def parse_slurm_ends(text: str) -> dict[str, EndedPlaceholder | None]:
 
 
 def _fields(text: str, count: int, form: str) -> list[list[str]]:
-    found = []
+    rows = []
     for line in filter(None, map(str.strip, text.splitlines())):
         words = line.split("|", count - 1)
         if len(words) != count or not words[0].isdigit():
             raise SourceError(f"squeue: expected {form}, got {line[:80]!r}")
-        found.append(words)
-    return found
+        rows.append(words)
+    return rows

@@ -55,13 +55,13 @@ def find_lost(
     pending: dict[str, str] = {}
     doubts: dict[str, str] = {}
     for node, identifier in agents.items():
-        found, end = listed.get(identifier), ends.get(identifier)
-        if found is None:
+        placeholder, end = listed.get(identifier), ends.get(identifier)
+        if placeholder is None:
             if end is not None:
                 reasons[node] = end.reason
-        elif found.node not in ("", node):
-            reasons[node] = f"the scheduler has forgotten it, and given its identifier to one on {found.node}"
-        elif found.phase is PlaceholderPhase.PENDING:
+        elif placeholder.node not in ("", node):
+            reasons[node] = f"the scheduler has forgotten it, and given its identifier to one on {placeholder.node}"
+        elif placeholder.phase is PlaceholderPhase.PENDING:
             doubts[node] = identifier
             if doubted.get(node) == identifier:
                 reasons[node] = "the scheduler has forgotten that it runs"

@@ -88,18 +88,18 @@ class NodeSpeeds:
         for name, kept in self._kept.items():
             if len(kept) == _KEPT and (pool := pool_of(name)) is not None:
                 pools.setdefault(pool, {})[name] = NodeSpeed(*map(median, zip(*kept, strict=True)))
-        found = [slow for speeds in pools.values() if len(speeds) >= _MIN_NODES for slow in self._slow_in(speeds)]
-        return sorted(found)
+        slow_nodes = [slow for speeds in pools.values() if len(speeds) >= _MIN_NODES for slow in self._slow_in(speeds)]
+        return sorted(slow_nodes)
 
     def _slow_in(self, speeds: Mapping[str, NodeSpeed]) -> list[SlowByMeasure]:
         usual = NodeSpeed(*map(median, zip(*speeds.values(), strict=True)))
-        found = []
+        slow_nodes = []
         for name, speed in speeds.items():
             hashing, copying = (mine / others - 1 for mine, others in zip(speed, usual, strict=True))
             what, share = ("core", hashing) if hashing >= copying else ("memory", copying)
             if share > self.share:
-                found.append(SlowByMeasure(name, what, share))
-        return found
+                slow_nodes.append(SlowByMeasure(name, what, share))
+        return slow_nodes
 
     def to_json(self) -> dict[str, Any]:
         """What is stored."""

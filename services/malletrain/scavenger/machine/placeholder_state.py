@@ -137,18 +137,20 @@ class PlaceholderState:
         """
         state = self
         entries: dict[str, Placeholder] = {}
-        for identifier, found in listed.items():
+        for identifier, placeholder in listed.items():
             known = self.placeholders.get(identifier)
             if known is None:
                 entries[identifier] = Placeholder(
-                    identifier, found.node, now, found.phase, adopted=True, blocked=found.blocked
+                    identifier, placeholder.node, now, placeholder.phase, adopted=True, blocked=placeholder.blocked
                 )
-                state = state._note(found.node, f"{identifier} found, {found.phase}", now)
+                state = state._note(placeholder.node, f"{identifier} found, {placeholder.phase}", now)
             else:
                 # Agents are heard before the list is read: it may be older than what is known.
                 older = known.phase is PlaceholderPhase.ENDING or known.reported
-                phase = known.phase if older and found.phase is not PlaceholderPhase.ENDING else found.phase
-                entries[identifier] = replace(known, node=found.node or known.node, phase=phase, blocked=found.blocked)
+                phase = known.phase if older and placeholder.phase is not PlaceholderPhase.ENDING else placeholder.phase
+                entries[identifier] = replace(
+                    known, node=placeholder.node or known.node, phase=phase, blocked=placeholder.blocked
+                )
         young = {
             entry.id: entry
             for entry in self.in_phase(PlaceholderPhase.PENDING)

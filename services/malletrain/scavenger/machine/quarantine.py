@@ -161,7 +161,7 @@ class Quarantine:
 
 def read_records(section: Mapping[str, Any]) -> dict[str, NodeFailureRecord]:
     """What `Quarantine.to_json` made; what makes no sense is left out."""
-    found = {}
+    records = {}
     for name, entry in section.items():
         try:
             score, at, until = (float(entry[field]) for field in ("score", "at", "until"))
@@ -170,5 +170,5 @@ def read_records(section: Mapping[str, Any]) -> dict[str, NodeFailureRecord]:
         except (TypeError, ValueError, KeyError, OverflowError):
             continue
         if all(map(math.isfinite, (score, at, until))) and score >= 0 and checks >= 0:
-            found[name] = NodeFailureRecord(score, at, until, failures, reason, by, checks)
-    return found
+            records[name] = NodeFailureRecord(score, at, until, failures, reason, by, checks)
+    return records

@@ -59,11 +59,11 @@ class NodeNoticeQueue:
         """
         self._kinds = frozenset(kinds)
         self._repeat_seconds = repeat_seconds
-        found = content or {}
-        self._sequence = _whole(found.get("sequence"))
-        self._left_out = _whole(found.get("left_out"))
-        self._pending = dict(list(_read_pending(found.get("pending")))[:MAX_PENDING])
-        self._told = dict(list(_read_told(found.get("told")))[:MAX_TOLD])
+        stored = content or {}
+        self._sequence = _whole(stored.get("sequence"))
+        self._left_out = _whole(stored.get("left_out"))
+        self._pending = dict(list(_read_pending(stored.get("pending")))[:MAX_PENDING])
+        self._told = dict(list(_read_told(stored.get("told")))[:MAX_TOLD])
 
     def __len__(self) -> int:
         """How many notices wait."""
@@ -151,9 +151,9 @@ def _whole(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
 
 
-def _read_pending(found: object) -> list[tuple[int, NodeNotice]]:
+def _read_pending(stored: object) -> list[tuple[int, NodeNotice]]:
     read = []
-    for number, row in found.items() if isinstance(found, dict) else ():
+    for number, row in stored.items() if isinstance(stored, dict) else ():
         try:
             node, kind, reason, noted, until = row
             notice = NodeNotice(str(node), NodeNoticeKind(kind), str(reason), float(noted), float(until))
@@ -165,9 +165,9 @@ def _read_pending(found: object) -> list[tuple[int, NodeNotice]]:
     return read
 
 
-def _read_told(found: object) -> list[tuple[tuple[str, NodeNoticeKind], float]]:
+def _read_told(stored: object) -> list[tuple[tuple[str, NodeNoticeKind], float]]:
     read = []
-    for row in found if isinstance(found, list) else ():
+    for row in stored if isinstance(stored, list) else ():
         try:
             node, kind, told = row
             read.append(((str(node), NodeNoticeKind(kind)), float(told)))

@@ -124,5 +124,5 @@ def _said(reason: str, by: str) -> str:
     return f"{reason} ({by})" if by else reason
 
 
-def _dict(found: object) -> dict[str, Any]:
-    return found if isinstance(found, dict) else {}
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

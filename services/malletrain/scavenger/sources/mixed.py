@@ -29,10 +29,10 @@ class MixedSource:
 
     def status(self) -> SourceStatus:
         """Of all sources."""
-        found = [source.status() for source in self._sources]
+        statuses = [source.status() for source in self._sources]
         return SourceStatus(
-            tuple(query for status in found for query in status.queries),
-            tuple(entry for status in found for entry in status.placeholders),
+            tuple(query for status in statuses for query in status.queries),
+            tuple(entry for status in statuses for entry in status.placeholders),
         )
 
     async def observations(self) -> AsyncIterator[Observation]:
@@ -61,7 +61,7 @@ class MixedSource:
                 if news.is_set():
                     news.clear()
                     merged = merge([newest[index] for index in sorted(newest)], source_count=len(self._sources))
-                    newest.update({index: replace(found, unfit={}) for index, found in newest.items()})
+                    newest.update({index: replace(observation, unfit={}) for index, observation in newest.items()})
                     yield merged
                     if merged.ended:
                         return
@@ -81,8 +81,8 @@ class MixedSource:
         """Of all sources, and in what they observed last."""
         for source in self._sources:
             source.move_times(seconds)
-        for index, found in self._newest.items():  # in place: `observations` reads the same dict
-            self._newest[index] = found.moved(seconds)
+        for index, observation in self._newest.items():  # in place: `observations` reads the same dict
+            self._newest[index] = observation.moved(seconds)
 
     async def close(self) -> None:
         """Close all sources."""

@@ -90,7 +90,7 @@ def paths_of(topology: Mapping[str, GroupPath], known: Sequence[str] | None = No
     from malletrain.scavenger.sources.schedulers.availability import UnreadableError
     from malletrain.scavenger.sources.schedulers.hostlists import MAX_NODES, expand
 
-    found: dict[str, GroupPath] = {}
+    paths: dict[str, GroupPath] = {}
     there = None if known is None else frozenset(known)
     for names, path in topology.items():
         field = f"scavenger.topology.{names}"
@@ -98,15 +98,15 @@ def paths_of(topology: Mapping[str, GroupPath], known: Sequence[str] | None = No
             listed = expand(names)
         except UnreadableError as error:
             raise InvalidInputError(field, "names of nodes, such as n[001-032]", names) from error
-        if len(found) + len(listed) > MAX_NODES:
+        if len(paths) + len(listed) > MAX_NODES:
             raise InvalidInputError("scavenger.topology", f"at most {MAX_NODES} nodes", names)
         for name in listed:
             if there is not None and name not in there:
                 raise InvalidInputError(field, "nodes that are in scavenger.nodes", name)
-            if name in found:
+            if name in paths:
                 raise InvalidInputError(field, "nodes that no other entry names", name)
-            found[name] = path
-    return found
+            paths[name] = path
+    return paths
 
 
 @lru_cache(maxsize=8192)

@@ -54,8 +54,8 @@ def parse_darshan(lines: Iterable[str], name: str) -> MovedData:
         if len(line) > _MAX_LINE:
             raise InvalidInputError(place, f"lines of at most {_MAX_LINE} characters")
         text = line.rstrip("\n")
-        if found := _JOB.fullmatch(text):
-            job = int(found[1])
+        if match := _JOB.fullmatch(text):
+            job = int(match[1])
         elif text.startswith("total_"):
             counter, _, value = text.removeprefix("total_").partition(":")
             if counter in _COUNTERS:
@@ -91,15 +91,15 @@ def read_darshan(path: Path) -> dict[int, int]:
     files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
     if not files or len(files) > MAX_FILES:
         raise InvalidInputError(str(path), f"1 to {MAX_FILES} outputs of darshan-parser, NAME.txt", len(files))
-    found: dict[int, int] = {}
+    moved: dict[int, int] = {}
     for file in files:
         try:
             with file.open(encoding="utf-8", errors="replace") as lines:
                 data = parse_darshan(lines, str(file))
         except OSError as error:
             raise InvalidInputError(str(file), f"a readable file ({error.strerror})") from None
-        found[data.job] = found.get(data.job, 0) + data.moved_bytes
-    return found
+        moved[data.job] = moved.get(data.job, 0) + data.moved_bytes
+    return moved
 
 
 @dataclass(frozen=True)

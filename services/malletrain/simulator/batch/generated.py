@@ -205,12 +205,12 @@ def _like_jobs(profile: MachineProfile, rng: random.Random) -> list[tuple[int, i
     usual = rng.betavariate(0.6, 0.9)
     count = 1 + int(rng.expovariate(1.0 / (profile.like_jobs - 1.0)))
     asks = rng.random() < profile.asking
-    found = []
+    alike = []
     for index in range(min(count, 20)):
         share = min(1.0, max(0.003, usual * rng.uniform(0.7, 1.3)))
         gb = profile.requests.draw(rng) if asks else 0
-        found.append((nodes, max(1, int(share * limit_s)), limit_s, gb, index == 0))
-    return found
+        alike.append((nodes, max(1, int(share * limit_s)), limit_s, gb, index == 0))
+    return alike
 
 
 _MEDIAN_GB, _SIGMA = 10 * _TB, 2.2

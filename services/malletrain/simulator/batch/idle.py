@@ -98,8 +98,8 @@ def idle_trace(schedule: Schedule, *, window: Window = Window.SUBMITS, min_idle_
     order = np.flatnonzero(kept)[np.lexsort((node[kept], idle_from[kept]))]
     names = node_names(schedule.nodes)
     columns = (node[order].tolist(), idle_from[order].tolist(), idle_until[order].tolist())
-    found = tuple(Fragment(names[index], start, end) for index, start, end in zip(*columns, strict=True))
-    return Trace(found, names, end_s - begin_s, origin=schedule.first_submit_at)
+    fragments = tuple(Fragment(names[index], start, end) for index, start, end in zip(*columns, strict=True))
+    return Trace(fragments, names, end_s - begin_s, origin=schedule.first_submit_at)
 
 
 def _gaps(schedule: Schedule, begin_s: float, end_s: float) -> Iterator[_Gap]:

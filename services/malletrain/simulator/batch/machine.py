@@ -51,9 +51,9 @@ def parse_ssd(text: str, field: str) -> SsdClasses:
     Raises:
         InvalidInputError: it is not two classes of different size.
     """
-    found = [_CLASS.fullmatch(part) for part in text.split(",")]
-    values = sorted((int(match[1]), int(match[2])) for match in found if match)
-    if len(found) != 2 or len(values) != 2 or not values[0][0] < values[1][0]:
+    matches = [_CLASS.fullmatch(part) for part in text.split(",")]
+    values = sorted((int(match[1]), int(match[2])) for match in matches if match)
+    if len(matches) != 2 or len(values) != 2 or not values[0][0] < values[1][0]:
         raise InvalidInputError(field, "two classes of nodes as GB and number, such as 128:2196,256:2196", text)
     return SsdClasses(*values[0], *values[1])
 
@@ -168,12 +168,12 @@ def _whole(values: dict[str, object], name: str, path: Path, least: int = 0) -> 
 
 
 def _measured(values: dict[str, object], path: Path) -> tuple[float, float] | None:
-    found = [values.get(name) for name in ("measure_from_s", "measure_until_s")]
-    if found == [None, None]:
+    bounds = [values.get(name) for name in ("measure_from_s", "measure_until_s")]
+    if bounds == [None, None]:
         return None
-    first, last = found
+    first, last = bounds
     if not (_is_second(first) and _is_second(last)):
-        raise InvalidInputError(f"{path}: measure_from_s, measure_until_s", "both as seconds", found)
+        raise InvalidInputError(f"{path}: measure_from_s, measure_until_s", "both as seconds", bounds)
     return check_measured(float(str(first)), float(str(last)), str(path))
 
 

@@ -172,8 +172,8 @@ def head_of(scores: Floats | None) -> int:
 
 def first_of(scores: Floats | None, eligible: Flags) -> int | None:
     """Position of the eligible job that is served first; None if no job is eligible."""
-    found = int((eligible if scores is None else np.where(eligible, scores, -1.0)).argmax())
-    return found if eligible[found] else None
+    position = int((eligible if scores is None else np.where(eligible, scores, -1.0)).argmax())
+    return position if eligible[position] else None
 
 
 QUEUE_PER_WINDOW = 4

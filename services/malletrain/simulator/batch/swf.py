@@ -147,12 +147,12 @@ def parse_log(lines: Iterable[bytes], name: str, counts: RowCounts | None = None
                 _check_further(more[1], more[2], f"{name}:{line}: {more[1]}")
                 further.setdefault(more[1].lower(), more[2])
                 continue
-            found = _COMMENT.match(text)
-            if found:
-                header.setdefault(found[1].lower(), int(found[2]))
+            match = _COMMENT.match(text)
+            if match:
+                header.setdefault(match[1].lower(), int(match[2]))
                 if header.get(_START, 0) > _MAX_SECONDS:
                     place = f"{name}:{line}: UnixStartTime"
-                    raise InvalidInputError(place, "seconds since the epoch", found[2])
+                    raise InvalidInputError(place, "seconds since the epoch", match[2])
         elif text:
             try:
                 record = _record(text.split(), name, line, _fields_beyond(further, name, line))

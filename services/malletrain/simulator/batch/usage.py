@@ -212,11 +212,11 @@ def _halved(classes: Iterable[_Class]) -> tuple[_Class, ...]:
 
 def _waits(runs: Iterable[BatchRun], value: Callable[[BatchRun], float], classes: Iterable[_Class]) -> dict[str, float]:
     """Mean waits of classes (low, high]."""
-    found: dict[str, list[float]] = {}
+    waits: dict[str, list[float]] = {}
     for run in runs:
         name = next(name for name, low, high in classes if low < value(run) <= high)
-        found.setdefault(name, []).append(run.wait_s)
-    return {name: fmean(found[name]) for name, _, _ in classes if name in found}
+        waits.setdefault(name, []).append(run.wait_s)
+    return {name: fmean(waits[name]) for name, _, _ in classes if name in waits}
 
 
 def _slowdown(run: BatchRun) -> float:
@@ -238,12 +238,12 @@ WITH_SSD = ("node usage", "burst buffer usage", "SSD usage", "1 / wasted SSD", "
 
 def kiviat_axes(metrics: Mapping[str, UsageMetrics]) -> tuple[str, ...]:
     """The axes for these methods."""
-    return WITH_SSD if all(found.ssd_usage is not None for found in metrics.values()) else WITHOUT_SSD
+    return WITH_SSD if all(usage.ssd_usage is not None for usage in metrics.values()) else WITHOUT_SSD
 
 
 def kiviat(metrics: Mapping[str, UsageMetrics]) -> dict[str, tuple[float, ...]]:
     """The scaled value of each method on each axis; 1 on an axis on which all methods are equal."""
-    rows = {name: _values(found, len(kiviat_axes(metrics)) == len(WITH_SSD)) for name, found in metrics.items()}
+    rows = {name: _values(usage, len(kiviat_axes(metrics)) == len(WITH_SSD)) for name, usage in metrics.items()}
     scales = [(min(column), max(column)) for column in zip(*rows.values(), strict=True)]
     return {
         name: tuple(
@@ -259,10 +259,10 @@ def kiviat_area(values: Sequence[float]) -> float:
     return math.fsum(products) / len(values)
 
 
-def _values(found: UsageMetrics, ssd: bool) -> tuple[float, ...]:
-    middle = (found.ssd_usage or 0.0, _reciprocal(found.ssd_wasted or 0.0)) if ssd else ()
-    reciprocals = (_reciprocal(found.mean_wait_s), _reciprocal(found.mean_slowdown))
-    return (found.node_usage, found.burst_buffer_usage, *middle, *reciprocals)
+def _values(usage: UsageMetrics, ssd: bool) -> tuple[float, ...]:
+    middle = (usage.ssd_usage or 0.0, _reciprocal(usage.ssd_wasted or 0.0)) if ssd else ()
+    reciprocals = (_reciprocal(usage.mean_wait_s), _reciprocal(usage.mean_slowdown))
+    return (usage.node_usage, usage.burst_buffer_usage, *middle, *reciprocals)
 
 
 def _reciprocal(value: float) -> float:

@@ -335,11 +335,11 @@ class _WindowSimulation(BatchSimulation):
             rest = others[position:]
             # Room only shrinks while jobs start: who does not fit now will not fit later.
             fitting = np.flatnonzero(self._fitting(rest, self._free.amounts))
-            found = next((index for index in fitting.tolist() if self._leaves(int(rest[index]), reserved)), None)
-            if found is None:
+            harmless = next((index for index in fitting.tolist() if self._leaves(int(rest[index]), reserved)), None)
+            if harmless is None:
                 return
-            self._start(int(rest[found]), reserved)
-            position += found + 1
+            self._start(int(rest[harmless]), reserved)
+            position += harmless + 1
 
     def _start(self, index: int, reserved: ResourceReservation | None = None) -> None:
         position = self._waiting.position_of(index)

@@ -281,9 +281,9 @@ def _excess(
     """The error of a job that wants more than the machine has."""
     if job.nodes > size:
         return _too_large(name, record, job, size)
-    found = beyond(job, resources)
-    return found and InvalidInputError(
-        f"{name}:{record.line}: {found[0]}", f"{found[1]} (or skip jobs that are too large)", found[2]
+    excess = beyond(job, resources)
+    return excess and InvalidInputError(
+        f"{name}:{record.line}: {excess[0]}", f"{excess[1]} (or skip jobs that are too large)", excess[2]
     )
 
 

@@ -75,24 +75,24 @@ def read_slurm_workload(
     counts = RowCounts(option="") if counts is None else counts
     calendar = CalendarReader()
     rows = _from_json(read_values(path, JOBS), calendar) if is_json(path) else _from_table(read_lines([path]), calendar)
-    found = list(counts.used_of(rows))
-    if not found:
+    jobs_of_log = list(counts.used_of(rows))
+    if not jobs_of_log:
         raise counts.first_skipped or InvalidInputError(str(path), "at least one job that ran, got none")
     counts.check()
-    nodes = spec.nodes or len({name for entry in found for name in entry.nodes})
-    first_s = min(entry.job.submit_s for entry in found)
-    jobs = (replace(entry.job, submit_s=entry.job.submit_s - first_s) for entry in found)
+    nodes = spec.nodes or len({name for entry in jobs_of_log for name in entry.nodes})
+    first_s = min(entry.job.submit_s for entry in jobs_of_log)
+    jobs = (replace(entry.job, submit_s=entry.job.submit_s - first_s) for entry in jobs_of_log)
     if not spec.burst_buffer_gb:
         jobs = (replace(job, burst_buffer_gb=0) for job in jobs)
     return workload_of_jobs(path, jobs, nodes, spec, skip_too_large=skip_too_large)
 
 
 def _from_table(lines: Iterable[Line], calendar: CalendarReader) -> Iterator[_SlurmJob | SkippedRow | OtherRow]:
-    for found in read_table(lines, _NEEDED, _OPTIONAL, SACCT):
-        if isinstance(found, SkippedRow):
-            yield found
+    for row_or_skipped in read_table(lines, _NEEDED, _OPTIONAL, SACCT):
+        if isinstance(row_or_skipped, SkippedRow):
+            yield row_or_skipped
             continue
-        line, cells = found
+        line, cells = row_or_skipped
         submit, begin, end, nodes, job, raw, state, elapsed_raw, elapsed, limit, limit_raw, allocated, asked = cells
         if "." in job or "." in raw:
             yield OtherRow("steps of jobs")
@@ -128,8 +128,8 @@ def _from_json(values: Iterable[JsonValue], calendar: CalendarReader) -> Iterato
 def _tres_text(tres: Any) -> str:
     """A list of resources as `sacct -P` prints it."""
     entries = [entry for entry in tres if isinstance(entry, dict)] if isinstance(tres, list) else []
-    found = [(entry, number_of(entry.get("count"))) for entry in entries]
-    return ",".join(f"{entry.get('type')}/{entry.get('name')}={count:.0f}" for entry, count in found if count)
+    counted = [(entry, number_of(entry.get("count"))) for entry in entries]
+    return ",".join(f"{entry.get('type')}/{entry.get('name')}={count:.0f}" for entry, count in counted if count)
 
 
 def _job_of(

@@ -51,8 +51,8 @@ class JournalInput:
 def journal_input(journal: Journal, begin_unix: float, end_unix: float) -> JournalInput:
     """The part of a journal between two times, in seconds since the epoch, as input of a replay."""
     present = [recorded for recorded in journal.jobs if _is_present(recorded, begin_unix, end_unix)]
-    found = [_replay_job(recorded, begin_unix) for recorded in present]
-    jobs = tuple(sorted((job for job in found if job is not None), key=lambda job: job.submit_s))
+    replay_jobs = [_replay_job(recorded, begin_unix) for recorded in present]
+    jobs = tuple(sorted((job for job in replay_jobs if job is not None), key=lambda job: job.submit_s))
     return JournalInput(
         idle_trace(journal.idle, begin_unix, end_unix), jobs, tuple(_notes(journal, present, begin_unix))
     )
@@ -92,13 +92,13 @@ def idle_trace(rows: Sequence[IdleRow], begin_unix: float, end_unix: float) -> T
 
 def _joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Spans of one node in the order of time; those that touch become one."""
-    found: list[tuple[float, float]] = []
+    joined: list[tuple[float, float]] = []
     for first, last in spans:
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        if joined and first <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
         else:
-            found.append((first, last))
-    return found
+            joined.append((first, last))
+    return joined
 
 
 def _is_present(recorded: RecordedJob, begin_unix: float, end_unix: float) -> bool:
@@ -190,13 +190,13 @@ def _notes(journal: Journal, present: Sequence[RecordedJob], begin_unix: float) 
         (endless, "still there and without a target: here they never end"),
         (special, "submitted with weights, values or permitted scales, which are left out here"),
     )
-    found = [f"{count} {'job was' if count == 1 else 'jobs were'} {what}." for count, what in counted if count]
+    notes = [f"{count} {'job was' if count == 1 else 'jobs were'} {what}." for count, what in counted if count]
     if starts:
         times = "once" if starts == 1 else f"{starts} times"
-        found.append(f"The Allocator was started {times} in this time: the nodes before that are as they last were.")
+        notes.append(f"The Allocator was started {times} in this time: the nodes before that are as they last were.")
     if len(journal.pools) > 1:
-        found.append(f"The nodes were of {len(journal.pools)} pools, and are one pool here.")
-    return found
+        notes.append(f"The nodes were of {len(journal.pools)} pools, and are one pool here.")
+    return notes
 
 
 _RESCALED = frozenset((JobReason.PLAN_STARTED, JobReason.PLAN_RESCALED, JobReason.PLAN_MOVED))
@@ -220,18 +220,18 @@ def what_if(
     Raises:
         InvalidInputError: no job or no idle node is in this part, or the settings do not fit it.
     """
-    found = journal_input(journal, begin_unix, end_unix)
-    if not found.jobs:
-        raise InvalidInputError("past", " ".join(("a time in which jobs trained.", *found.notes)))
+    past = journal_input(journal, begin_unix, end_unix)
+    if not past.jobs:
+        raise InvalidInputError("past", " ".join(("a time in which jobs trained.", *past.notes)))
     evaluation = by_minute(
-        evaluate(Scenario.of(found.trace, end_unix - begin_unix), found.jobs, options, progress=progress),
-        found.jobs,
+        evaluate(Scenario.of(past.trace, end_unix - begin_unix), past.jobs, options, progress=progress),
+        past.jobs,
         begin_unix,
         end_unix,
     )
     used = utilization_of(recorded_minutes(journal, begin_unix, end_unix))
     times = np.linspace(begin_unix, end_unix, _TIMES)
-    replayed = {job.id for job in found.jobs}
+    replayed = {job.id for job in past.jobs}
     courses = {
         recorded.job.id: np.asarray(recorded_progress(recorded, times.tolist()))
         for recorded in journal.jobs
@@ -247,7 +247,7 @@ def what_if(
         replay=_replayed(evaluation, times - begin_unix),
         free=_free(evaluation, times - begin_unix),
         jobs=_compared(jobs, {job_id: float(course[-1]) for job_id, course in courses.items()}, evaluation),
-        notes=found.notes,
+        notes=past.notes,
     )
 
 
@@ -291,8 +291,8 @@ def _course(result: ReplayResult, times_s: NDArray[np.float64]) -> tuple[float, 
 
 def _compared(jobs: Sequence[RecordedJob], really: dict[str, float], evaluation: Evaluation) -> tuple[ComparedJob, ...]:
     replayed = {job.job: job.samples for job in evaluation.result.jobs}
-    found = [
+    compared = [
         ComparedJob(one.job.id, one.job.spec.name, one.job.owner, really[one.job.id], replayed.get(one.job.id, 0.0))
         for one in jobs
     ]
-    return tuple(sorted(found, key=lambda job: -max(job.really, job.replayed)))
+    return tuple(sorted(compared, key=lambda job: -max(job.really, job.replayed)))

@@ -91,7 +91,7 @@ def decided_progress(recorded: RecordedJob, times_unix: Sequence[float]) -> list
     job = ReplayJob(recorded.job.id, "", 0.0, 0.0, 0.0, 1, max(spec.max_nodes, curve[-1].nodes), inf, curve)
     origin = changes[0].unix_seconds
     run = admit(job, ReplayOptions(duration_s=1.0), max(change.nodes for change in changes), 0.0)
-    found, coming = [], deque(changes)
+    progress, coming = [], deque(changes)
     for time in times_unix:
         while coming and coming[0].unix_seconds <= time:
             change = coming.popleft()
@@ -101,8 +101,8 @@ def decided_progress(recorded: RecordedJob, times_unix: Sequence[float]) -> list
             run.rate = run.speeds[min(change.nodes, run.most)]
             run.stalled_until_s = now + change.stall_s
         run.settle(max(time - origin, run.since_s))
-        found.append(run.done)
-    return found
+        progress.append(run.done)
+    return progress
 
 
 def recorded_progress(recorded: RecordedJob, times_unix: Sequence[float]) -> list[float]:
@@ -139,21 +139,21 @@ _UNKNOWN = ("none that is recorded: pauses of the training itself, or a rate tha
 
 
 def _reasons(recorded: RecordedJob, until_unix: float) -> list[str]:
-    found = []
+    reasons = []
     changes = [change for change in changes_of(recorded) if change.unix_seconds <= until_unix]
     points = recorded.measured.points if recorded.measured is not None else ()
     unmeasured = {change.nodes for change in changes} - {point.nodes for point in points} - {0}
     if unmeasured:
         scales = ", ".join(map(str, sorted(unmeasured)))
-        found.append(f"no rate was measured at the scales {scales}")
+        reasons.append(f"no rate was measured at the scales {scales}")
     if recorded.events[0].from_state is not None:
-        found.append("the beginning of its journal is missing")
+        reasons.append("the beginning of its journal is missing")
     unconfirmed = sum(change.stall_s == inf for change in changes)
     if unconfirmed:
-        found.append(f"{unconfirmed} changes of scale were never confirmed")
+        reasons.append(f"{unconfirmed} changes of scale were never confirmed")
     if recorded.job.restarts:
-        found.append(f"its processes failed {recorded.job.restarts} times")
-    return found
+        reasons.append(f"its processes failed {recorded.job.restarts} times")
+    return reasons
 
 
 _HOLDING = frozenset((JobState.STARTING, JobState.RUNNING, JobState.RESCALING))
@@ -227,7 +227,7 @@ def _with_measured(
     down_s = fmean([rescale.seconds for rescale in rescales if not rescale.growth] or [usual_s[1]])
     ends = [later.unix_seconds for later in changes[1:]] + [inf] * bool(changes)
     remaining = sorted(rescales, key=lambda rescale: rescale.unix_seconds)
-    found = []
+    with_measured = []
     for change, end in zip(changes, ends, strict=True):
         measured = next(
             (
@@ -240,22 +240,22 @@ def _with_measured(
         )
         if measured is None:
             min_s = 0.0 if not change.nodes else up_s if change.growth else down_s
-            found.append(replace(change, stall_s=max(change.stall_s, min_s)))
+            with_measured.append(replace(change, stall_s=max(change.stall_s, min_s)))
             continue
         remaining.remove(measured)
         began = min(max(change.unix_seconds, measured.unix_seconds - measured.seconds), end)
         boot_s = began - change.unix_seconds
-        found.append(replace(change, unix_seconds=began, stall_s=measured.seconds, boot_s=boot_s))
-    return found
+        with_measured.append(replace(change, unix_seconds=began, stall_s=measured.seconds, boot_s=boot_s))
+    return with_measured
 
 
 def _with_starts(changes: list[RecordedChange], first_batches: Sequence[float]) -> list[RecordedChange]:
     """Changes with the stalls of starts as they were; of several first batches the first one ends a start."""
     ends = [later.unix_seconds for later in changes[1:]] + [inf] * bool(changes)
-    found = []
+    with_starts = []
     for change, end in zip(changes, ends, strict=True):
         first = change.unix_seconds - _CLOCK_SLACK_S
         times = [time for time in first_batches if first <= time <= end] if change.before == 0 and change.nodes else []
         stall_s = max(0.0, min(times) - change.unix_seconds) if times else change.stall_s
-        found.append(replace(change, stall_s=stall_s))
-    return found
+        with_starts.append(replace(change, stall_s=stall_s))
+    return with_starts

@@ -150,14 +150,14 @@ class _Pauses:
         self._measured = {job.job.id: job.measured for job in jobs if job.measured is not None}
 
     def of(self, minute: OpenMinute) -> Mapping[str, list[Pause]]:
-        found = {}
+        pauses = {}
         for job_id in minute.trainers:
             measured = self._measured.get(job_id)
             if measured is not None:
                 stalls = [(rescale.unix_seconds, rescale.seconds) for rescale in measured.rescales]
                 starts = minute.starts.get(job_id, ())
-                found[job_id] = pauses_of(stalls, measured.first_batches, measured.step_s, starts)
-        return found
+                pauses[job_id] = pauses_of(stalls, measured.first_batches, measured.step_s, starts)
+        return pauses
 
 
 def replayed_minutes(
@@ -235,16 +235,16 @@ def by_minute(evaluation: Evaluation, jobs: Sequence[ReplayJob], begin_unix: flo
 
     Minutes without jobs count nowhere. Where there is no whole minute with jobs, it is returned as it is.
     """
-    found = utilization_of(replayed_minutes(evaluation.result, jobs, begin_unix, end_unix))
-    if found is None or found.efficiency is None:
+    utilization = utilization_of(replayed_minutes(evaluation.result, jobs, begin_unix, end_unix))
+    if utilization is None or utilization.efficiency is None:
         return evaluation
     metrics = evaluation.metrics
     return replace(
         evaluation,
         metrics=replace(
             metrics,
-            utilization_efficiency=found.efficiency,
-            zero_cost_bound=None if metrics.zero_cost_bound is None else found.bound,
+            utilization_efficiency=utilization.efficiency,
+            zero_cost_bound=None if metrics.zero_cost_bound is None else utilization.bound,
             by_minute=True,
         ),
     )

@@ -73,11 +73,11 @@ def measured_point(
     kept = min(count, FULL_WINDOW)
     times = scattered(kept, noise, rng) * (samples / rate)
     steps = [(float(time), samples) for time in times]
-    found = robust_rate(steps, _FENCE, _MAX_OUTLIERS)
-    if found is None:
+    robust = robust_rate(steps, _FENCE, _MAX_OUTLIERS)
+    if robust is None:
         return None
     error = relative_error(without_outliers(steps, _FENCE, _MAX_OUTLIERS))
-    return CurvePoint(nodes, found, count, max(error, 1e-6), end_s)
+    return CurvePoint(nodes, robust, count, max(error, 1e-6), end_s)
 
 
 def approximate_point(
@@ -271,8 +271,8 @@ class ProfilingAdvisor:
         rest = [run for run in jobs if run.job.id not in pinned]
         table = ChoiceTable.of([choices[run.job.id] for run in rest])
         terms = ObjectiveParameters(self._options.forward_s, self._options.cost_model)
-        found = table.choose([run.count for run in rest], pool - sum(pinned.values()), terms).counts.tolist()
-        counts = {run.job.id: count for run, count in zip(rest, found, strict=True)} | pinned
+        chosen = table.choose([run.count for run in rest], pool - sum(pinned.values()), terms).counts.tolist()
+        counts = {run.job.id: count for run, count in zip(rest, chosen, strict=True)} | pinned
         return [counts[run.job.id] for run in jobs]
 
     def _believed(self, run: RunningJob) -> ScaleRates:

@@ -65,10 +65,10 @@ def kneed(single: float, knee: int, largest: int) -> tuple[ScalingPoint, ...]:
 
 def shapes_of(published: Curves, largest: int = 64) -> dict[str, tuple[ScalingPoint, ...]]:
     """True curves by name: the published ones, and some with a knee, up to `largest` nodes."""
-    found = {name: tuple(point for point in curve if point.nodes > 0) for name, curve in published.items()}
+    shapes = {name: tuple(point for point in curve if point.nodes > 0) for name, curve in published.items()}
     for knee in (6, 12, 24):
-        found[f"knee at {knee}"] = kneed(1000.0, knee, largest)
-    return found
+        shapes[f"knee at {knee}"] = kneed(1000.0, knee, largest)
+    return shapes
 
 
 def profile_of(
@@ -111,8 +111,8 @@ def _compared(
     points = () if profile is None else profile.points
     scales = range(1, job.max_nodes + 1)
     true = speeds(job, job.max_nodes)[1:]
-    found = np.interp(scales, [0, *(p.nodes for p in points)], [0.0, *(p.rate for p in points)])
-    errors = [abs(float(rate) / truth - 1.0) for rate, truth in zip(found, true, strict=True)]
+    measured = np.interp(scales, [0, *(p.nodes for p in points)], [0.0, *(p.rate for p in points)])
+    errors = [abs(float(rate) / truth - 1.0) for rate, truth in zip(measured, true, strict=True)]
     return ProfileAccuracy(
         shape,
         spread,

@@ -42,9 +42,9 @@ def check_suitable(jobs: Iterable[ReplayJob], nodes: Iterable[str], facts: Mappi
             continue
         if job.needs not in counts:
             counts[job.needs] = sum(suits(job.needs, name, about) for name, about in traits)
-        if (found := counts[job.needs]) < job.min_nodes:
+        if (suitable := counts[job.needs]) < job.min_nodes:
             expected = f"at least {job.min_nodes} nodes that suit job {job.id} ({in_words(job.needs)})"
-            raise InvalidInputError("node_traits beside the trace", expected, found)
+            raise InvalidInputError("node_traits beside the trace", expected, suitable)
 
 
 def outcome_of(result: ReplayResult) -> float:
@@ -336,7 +336,7 @@ def owner_figures(
 
 
 def _figures(owner: str, jobs: Sequence[ReplayJob], by_id: dict[str, JobRecord], duration_s: float) -> OwnerFigures:
-    found = [by_id[job.id] for job in jobs if job.id in by_id]
+    records = [by_id[job.id] for job in jobs if job.id in by_id]
     waits, spans = [], []
     for job in jobs:
         record = by_id.get(job.id)
@@ -344,15 +344,15 @@ def _figures(owner: str, jobs: Sequence[ReplayJob], by_id: dict[str, JobRecord],
         ended = record.ended_s if record is not None else None
         waits.append((duration_s if started is None else started) - job.submit_s)
         spans.append((job.submit_s, duration_s if ended is None else ended))
-    turnarounds = [record.ended_s - record.submit_s for record in found if record.ended_s is not None]
-    node_seconds = sum(record.node_seconds for record in found)
+    turnarounds = [record.ended_s - record.submit_s for record in records if record.ended_s is not None]
+    node_seconds = sum(record.node_seconds for record in records)
     return OwnerFigures(
         owner=owner,
         jobs=len(jobs),
         jobs_completed=len(turnarounds),
         node_hours=node_seconds / 3600.0,
         nodes_while_present=node_seconds / (_covered(spans) or 1.0),
-        samples=sum(record.samples for record in found),
+        samples=sum(record.samples for record in records),
         mean_wait_hours=sum(waits) / len(waits) / 3600.0,
         mean_turnaround_hours=sum(turnarounds) / len(turnarounds) / 3600.0 if turnarounds else None,
     )

@@ -407,11 +407,11 @@ class _Replay:
             uses=None if self._accounts is None else self._accounts.uses(self._now),
             held_gb=sum(run.job.burst_buffer_gb for run in self._active),
         )
-        found = admission_pass(queue, self._options.burst_buffer)
-        self._passed_over.update(waiting[position].id for position in found.passed_over)
-        admitted = set(found.admitted)
+        passed = admission_pass(queue, self._options.burst_buffer)
+        self._passed_over.update(waiting[position].id for position in passed.passed_over)
+        admitted = set(passed.admitted)
         self._waiting = [job for position, job in enumerate(waiting) if position not in admitted]
-        return [waiting[position] for position in found.admitted]
+        return [waiting[position] for position in passed.admitted]
 
     def _rescale(self, taken: dict[RunningJob, int]) -> tuple[int, float]:
         """Decide, move nodes and charge for it.

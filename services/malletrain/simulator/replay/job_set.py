@@ -112,16 +112,16 @@ def read_job_set(jobs: Path, scaling: Path) -> tuple[ReplayJob, ...]:
     rows = list(_rows(jobs, JOB_COLUMNS))
     curves = read_scaling(scaling)
     seen: dict[str, int] = {}
-    found = []
+    job_set = []
     for line, row in rows:
         job = _job(f"{jobs}:{line}", row, curves, scaling)
         if job.id in seen:
             raise InvalidInputError(f"{jobs}:{line}: job", f"each job once (line {seen[job.id]} has it too)", job.id)
         seen[job.id] = line
-        found.append(job)
-    if not found:
+        job_set.append(job)
+    if not job_set:
         raise InvalidInputError(f"{jobs}:2", "at least one job, got none")
-    return tuple(sorted(found, key=lambda job: job.submit_s))
+    return tuple(sorted(job_set, key=lambda job: job.submit_s))
 
 
 def read_scaling(path: Path) -> Curves:
@@ -196,16 +196,16 @@ def _burst_buffer(at: str, row: dict[str, str]) -> int:
 
 
 def _needs(at: str, row: dict[str, str]) -> NodeNeeds:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name in NEED_COLUMNS:
         text = row.get(name, "").strip()
         if not text:
             continue
         if name in MAX_AMOUNTS:
-            found[name] = int(_number(at, row, name, "a whole number, at least 0", lambda value: value.is_integer()))
+            values[name] = int(_number(at, row, name, "a whole number, at least 0", lambda value: value.is_integer()))
         else:
-            found[name] = tuple(text.split()) if name == "excluded_nodes" else text
-    needs = NodeNeeds(**found)
+            values[name] = tuple(text.split()) if name == "excluded_nodes" else text
+    needs = NodeNeeds(**values)
     try:
         check_needs(needs)
     except NeedError as error:

@@ -418,9 +418,9 @@ def preemption_within(decisions: Columns, seconds: float) -> float:
     if not len(asked):
         return 0.0
     following = np.searchsorted(losses, asked, side="right")
-    found = following < len(losses)
-    within = found.copy()
-    within[found] = losses[following[found]] - asked[found] <= seconds
+    followed = following < len(losses)
+    within = followed.copy()
+    within[followed] = losses[following[followed]] - asked[followed] <= seconds
     return float(within.mean())
 
 

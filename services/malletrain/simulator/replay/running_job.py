@@ -108,17 +108,17 @@ def admit(job: ReplayJob, options: ReplayOptions, nodes: int, now_s: float) -> R
     """
     most = min(job.max_nodes, job.curve[-1].nodes, nodes)
     most = most if most >= job.min_nodes else 0
-    found = speeds(job, most)
+    speeds_by_nodes = speeds(job, most)
     return RunningJob(
         job=job,
         choices=scale_rates(job.demand(), options.metric, nodes),
-        speeds=found,
+        speeds=speeds_by_nodes,
         most=most,
         fixed=min(most, max(job.min_nodes, options.fixed_nodes or most)),
         admitted_s=now_s,
         nodes=set(),
         since_s=now_s,
-        unit=metric_scale(job.demand(), options.metric) if any(found) else 1.0,
+        unit=metric_scale(job.demand(), options.metric) if any(speeds_by_nodes) else 1.0,
     )
 
 
@@ -133,8 +133,8 @@ def choices_at(run: RunningJob, options: ReplayOptions, now_s: float) -> ScaleRa
 
 def speeds(job: ReplayJob, nodes: int) -> list[float]:
     """Samples/s on 0, 1, 2, … `nodes` nodes (BFTrainer, Eq. 12); 0 below min_nodes."""
-    found: list[float] = rates(job.demand(), range(nodes + 1)).tolist()
-    return [rate if count >= job.min_nodes else 0.0 for count, rate in enumerate(found)]
+    all_rates: list[float] = rates(job.demand(), range(nodes + 1)).tolist()
+    return [rate if count >= job.min_nodes else 0.0 for count, rate in enumerate(all_rates)]
 
 
 class Charges(Protocol):

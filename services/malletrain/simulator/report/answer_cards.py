@@ -123,11 +123,11 @@ def _efficiencies(answers: Answers) -> tuple[Bar, ...]:
     value = gain.efficiency
     likely = _shares(value)
     text = f"{share(value.value)}{f' ({likely})' if likely else ''}"
-    found = [Bar("of what as many nodes of your own would train (U)", text, _percent(value.value), ours=True)]
+    bars = [Bar("of what as many nodes of your own would train (U)", text, _percent(value.value), ours=True)]
     if gain.bound is not None:
         label = "if changing the size of a training cost nothing: the bound of U"
-        found.append(Bar(label, share(gain.bound), _percent(gain.bound), ours=False))
-    return tuple(found)
+        bars.append(Bar(label, share(gain.bound), _percent(gain.bound), ours=False))
+    return tuple(bars)
 
 
 def _worth(harvest: Harvest, answers: Answers, rates: HourlyRates) -> list[Tile]:
@@ -217,14 +217,14 @@ def warnings_of(answers: Answers, notes: TraceNotes, work: str) -> tuple[str, ..
         notes: How the trace was made.
         work: Where work ran out, in words; empty: it did not.
     """
-    found = ["This trace was drawn at random: it is no log of a machine."] if notes.drawn else []
-    found += [work] if work else []
+    warnings = ["This trace was drawn at random: it is no log of a machine."] if notes.drawn else []
+    warnings += [work] if work else []
     worst = max(notes.skipped_row_share, notes.skipped_node_hour_share)
     if worst > _MUCH_SKIPPED:
-        found.append(f"{share(worst)} of the log was skipped: what was idle may be quite different.")
+        warnings.append(f"{share(worst)} of the log was skipped: what was idle may be quite different.")
     if answers.blocks is None:
-        found.append(f"This is {span(answers.duration_s)} of log: too little to conclude from.")
-    return tuple(found)
+        warnings.append(f"This is {span(answers.duration_s)} of log: too little to conclude from.")
+    return tuple(warnings)
 
 
 def _interval(estimate: Estimate) -> str:

@@ -134,8 +134,8 @@ def ratio_of(value: float, parts: ArrayLike, wholes: ArrayLike, rng: np.random.G
     above, below = np.asarray(parts, np.float64), np.asarray(wholes, np.float64)
     drawn = rng.integers(0, above.size, (_DRAWS, above.size))
     sums = below[drawn].sum(axis=1)
-    found = np.divide(above[drawn].sum(axis=1), sums, out=np.zeros(_DRAWS), where=sums > 0)
-    low, high = np.quantile(found, _TAILS)
+    ratios = np.divide(above[drawn].sum(axis=1), sums, out=np.zeros(_DRAWS), where=sums > 0)
+    low, high = np.quantile(ratios, _TAILS)
     return Estimate(value, float(low), float(high))
 
 

@@ -47,12 +47,12 @@ def read_delay(path: Path) -> MeasuredDelay:
     """
     try:
         with path.open("rb") as file:
-            found = json.loads(file.read(_MAX_BYTES))
+            content = json.loads(file.read(_MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInputError("--delays", f"a file of benchmarks/zero_impact.py ({error})", str(path)) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise InvalidInputError("--delays", "a file of benchmarks/zero_impact.py, a JSON object", str(path))
-    seconds, jobs = (_number(path, found, key) for key in (_START_KEY, _JOBS_KEY))
+    seconds, jobs = (_number(path, content, key) for key in (_START_KEY, _JOBS_KEY))
     return MeasuredDelay(
         seconds,
         "later than without MalleTrain, at most, 99 of 100 main jobs started",
@@ -89,10 +89,10 @@ def _releases(journal: Journal, begin_unix: float, end_unix: float) -> Iterable[
                 yield event.release_seconds
 
 
-def _number(path: Path, found: dict[str, object], key: str) -> float:
-    number = finite(found.get(key))
+def _number(path: Path, content: dict[str, object], key: str) -> float:
+    number = finite(content.get(key))
     if number is None or (key == _JOBS_KEY and number < 0):
         raise InvalidInputError(
-            f"--delays {path.name}: {key}", "a number, as benchmarks/zero_impact.py writes it", found.get(key)
+            f"--delays {path.name}: {key}", "a number, as benchmarks/zero_impact.py writes it", content.get(key)
         )
     return number

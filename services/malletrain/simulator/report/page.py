@@ -69,7 +69,7 @@ def _simplify(element: ElementTree.Element) -> None:
         if name == "id" and element.tag == "g":
             del element.attrib[name]
         elif name == "style":
-            element.set(name, _COLOUR.sub(lambda found: VARIABLES.get(found[0], found[0]), _FONTS.sub("", value)))
+            element.set(name, _COLOUR.sub(lambda match: VARIABLES.get(match[0], match[0]), _FONTS.sub("", value)))
         elif name == "d":
             element.set(name, _DECIMALS.sub(r"\1", " ".join(value.split())))
         elif name == f"{{{_LINK}}}href":

@@ -83,41 +83,41 @@ class DrawnChart:
     markup: Markup
 
     @classmethod
-    def of(cls, found: CaptionedChart) -> DrawnChart:
+    def of(cls, captioned: CaptionedChart) -> DrawnChart:
         """Draw a chart."""
-        return cls(found.chart.title, found.caption, as_markup(found.chart))
+        return cls(captioned.chart.title, captioned.caption, as_markup(captioned.chart))
 
 
-def write_page(found: PageInput, folder: Path) -> list[Path]:
+def write_page(page: PageInput, folder: Path) -> list[Path]:
     """Write `report.html`, a self-contained page, and its charts as PNG into an existing folder.
 
     Raises:
         OSError: a file can't be written.
     """
-    main, details = main_charts(found.replayed, found.answers), detail_charts(found.replayed)
+    main, details = main_charts(page.replayed, page.answers), detail_charts(page.replayed)
     pictures = {folder / f"{entry.name}.png": entry.chart.png() for entry in (*main, *details)}
-    content = page_of(found, main, details)
+    content = page_of(page, main, details)
     for path, picture in pictures.items():
         path.write_bytes(picture)
     write_atomically(folder / PAGE, content)
     return [folder / PAGE, *pictures]
 
 
-def page_of(found: PageInput, main: Sequence[CaptionedChart], details: Sequence[CaptionedChart]) -> str:
+def page_of(page: PageInput, main: Sequence[CaptionedChart], details: Sequence[CaptionedChart]) -> str:
     """The page as HTML."""
-    metrics, answers = found.replayed.evaluation.metrics, found.answers
-    notes = notes_of(found.metadata)
-    begin = moment_of(found.replayed.trace.origin, answers.duration_s)
+    metrics, answers = page.replayed.evaluation.metrics, page.answers
+    notes = notes_of(page.metadata)
+    begin = moment_of(page.replayed.trace.origin, answers.duration_s)
     return render(
         "replay.html",
-        titles=found.titles,
+        titles=page.titles,
         dates="" if begin is None else f"{period(begin, answers.duration_s)} ({zone_of(begin.tzinfo)})",
         warnings=warnings_of(answers, notes, metrics.work_in_words(answers.duration_s)),
-        cards=cards_of(answers, found.rates, found.delay, begin, notes, found.titles.jobs, found.options),
+        cards=cards_of(answers, page.rates, page.delay, begin, notes, page.titles.jobs, page.options),
         charts=[DrawnChart.of(entry) for entry in main],
         notes=notes,
-        assumptions=[*notes.assumptions, *found.said],
-        options=found.options,
+        assumptions=[*notes.assumptions, *page.said],
+        options=page.options,
         metrics=metrics,
         figures=figures_of(metrics),
         details=[DrawnChart.of(entry) for entry in details],
@@ -163,23 +163,23 @@ def main_charts(replayed: Replayed, answers: Answers) -> list[CaptionedChart]:
     """Those that answer: idle nodes over time, how even they are, how often they are taken back."""
     scenario = replayed.scenario
     x = TimeAxis.of(replayed.trace.origin, scenario.duration_s)
-    found = [_nodes(x, scenario, replayed.evaluation)]
+    charts = [_nodes(x, scenario, replayed.evaluation)]
     if answers.gain.idle_share is not None:
-        found.append(_shares(x, replayed, answers.gain.idle_share))
+        charts.append(_shares(x, replayed, answers.gain.idle_share))
     if answers.cost.taken_back:
-        found.append(_taken_back(x, scenario))
-    return found
+        charts.append(_taken_back(x, scenario))
+    return charts
 
 
 def detail_charts(replayed: Replayed) -> list[CaptionedChart]:
     """Those for engineers: samples, costs of rescaling, runtimes."""
     x, evaluation = TimeAxis.of(replayed.trace.origin, replayed.scenario.duration_s), replayed.evaluation
-    found = [_progress(x, evaluation), _costs(x, evaluation)]
+    charts = [_progress(x, evaluation), _costs(x, evaluation)]
     runtimes = evaluation.metrics.mean_runtime_hours
     chart = bars("Mean runtime of the jobs that were done", "hours", list(runtimes), {"hours": list(runtimes.values())})
     if chart is not None:
-        found.append(CaptionedChart("runtimes", "From admission to the end.", chart))
-    return found
+        charts.append(CaptionedChart("runtimes", "From admission to the end.", chart))
+    return charts
 
 
 def _nodes(x: TimeAxis, scenario: Scenario, evaluation: Evaluation) -> CaptionedChart:

@@ -94,8 +94,8 @@ def notes_of(metadata: Mapping[str, object]) -> TraceNotes:
     )
 
 
-def _skipped(found: object) -> Iterator[SkippedReason]:
-    for entry in found[:MAX_SHOWN] if isinstance(found, list) else ():
+def _skipped(reasons: object) -> Iterator[SkippedReason]:
+    for entry in reasons[:MAX_SHOWN] if isinstance(reasons, list) else ():
         if isinstance(entry, Mapping) and (rows := _number(entry.get("rows"))) and (text := _text(entry.get("reason"))):
             yield SkippedReason(text, int(rows), _number(entry.get("node_hours")))
 

@@ -192,30 +192,30 @@ def json_rows(values: Iterable[JsonValue], columns: ColumnNames) -> Iterator[tup
 
 def _parts(value: object, path: Sequence[str]) -> tuple[list[str], list[object]]:
     """The keys that lead to the first list on a path, and its elements; no keys and the value itself without one."""
-    found = value
+    inner = value
     for depth, key in enumerate(path, 1):
-        found = found.get(key) if isinstance(found, dict) else None
-        if isinstance(found, list):
-            return list(path[:depth]), found
+        inner = inner.get(key) if isinstance(inner, dict) else None
+        if isinstance(inner, list):
+            return list(path[:depth]), inner
     return [], [value]
 
 
 def _value_at(value: object, path: Sequence[str]) -> object:
     for depth, key in enumerate(path):
         if isinstance(value, list):
-            found = (_value_at(element, path[depth:]) for element in value)
-            return [entry for entry in found if entry is not None]
+            inner = (_value_at(element, path[depth:]) for element in value)
+            return [entry for entry in inner if entry is not None]
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
 def _positions(header: Sequence[str], columns: ColumnNames, place: str) -> dict[str, int]:
-    found: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for what, name in columns.names.items():
         if name not in header:
             raise InvalidInputError(place, f"a column {name} (--column {what}={name})", ", ".join(header)[:150])
-        found[what] = header.index(name)
-    return found
+        positions[what] = header.index(name)
+    return positions
 
 
 def read_columns(

@@ -256,10 +256,10 @@ def _only_nodes(table: RunTable, only: str | None, name: str) -> tuple[RunTable,
     """The table without the nodes that are not wanted, and how many these are."""
     if only is None:
         return table, 0
-    found = match_names(table.names, expand(only, "--only-nodes"))
-    if not found:
+    wanted = match_names(table.names, expand(only, "--only-nodes"))
+    if not wanted:
         raise InvalidInputError("--only-nodes", f"nodes of which {name} tells, such as {table.names[0]}", only)
-    kept = tuple(old for old in table.names if old in found)
+    kept = tuple(old for old in table.names if old in wanted)
     positions = {old: index for index, old in enumerate(kept)}
     return table.on_nodes(kept, positions).without_runs_off_nodes(), len(table.names) - len(kept)
 
@@ -273,15 +273,15 @@ def _on_system(table: RunTable, listed: SystemNodes | None, counts: RowCounts) -
         index = {name: position for position, name in enumerate(names)}
         positions = {name: index[meant.get(name, name)] for name in table.names}
         return table.on_nodes(names, positions), SystemNodes(names, listed=False)
-    found = match_names(table.names, listed.names)
+    listed_name = match_names(table.names, listed.names)
     index = {name: position for position, name in enumerate(listed.names)}
-    _skip_other_nodes(table, found, listed, counts)
-    positions = {name: index[node] for name, node in found.items()}
+    _skip_other_nodes(table, listed_name, listed, counts)
+    positions = {name: index[node] for name, node in listed_name.items()}
     return table.on_nodes(listed.names, positions).without_runs_off_nodes(), listed
 
 
-def _skip_other_nodes(table: RunTable, found: Mapping[str, str], listed: SystemNodes, counts: RowCounts) -> None:
-    other = np.array([name not in found for name in table.names], np.bool_)
+def _skip_other_nodes(table: RunTable, listed_name: Mapping[str, str], listed: SystemNodes, counts: RowCounts) -> None:
+    other = np.array([name not in listed_name for name in table.names], np.bool_)
     runs, first, nodes = np.unique(table.run[other[table.node]], return_index=True, return_counts=True)
     names = table.node[other[table.node]][first]
     expected = f"nodes of {listed.place} (--only-nodes chooses a part of a log's nodes)"

@@ -63,10 +63,10 @@ def _items(expression: str, place: str) -> Iterator[str]:
 
 def _numbers(inside: str, expression: str, place: str) -> Iterator[str]:
     for part in inside.split(","):
-        found = _RANGE.fullmatch(part)
-        if not found:
+        match = _RANGE.fullmatch(part)
+        if not match:
             raise _malformed(expression, place)
-        first, last = found[1], found[2] or found[1]
+        first, last = match[1], match[2] or match[1]
         if not 0 <= int(last) - int(first) < MAX_NODES:
             raise _malformed(expression, place)
         width = len(first)

@@ -139,9 +139,9 @@ class _Source:
 
     def take(self, character: str) -> bool:
         """Whether this comes next; then it is taken."""
-        found = self.next_character() == character
-        self._at += found
-        return found
+        is_next = self.next_character() == character
+        self._at += is_next
+        return is_next
 
     def expect(self, character: str) -> None:
         """Take this character.
@@ -162,11 +162,11 @@ class _Source:
         wanted = _CHUNK_BYTES
         while True:
             try:
-                found, end = self._scan(self._text, self._at)
+                parsed, end = self._scan(self._text, self._at)
                 # A number at the end of what was read may go on.
                 if end < len(self._text) or self._ended:
                     self._at = end
-                    return found
+                    return parsed
             except ValueError:
                 if self._ended:
                     raise

@@ -170,14 +170,14 @@ class _Limited(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer)
-        found = self._content.read(min(len(view), _CHUNK_BYTES))
-        view[: len(found)] = found
-        self._plain += len(found)
+        content = self._content.read(min(len(view), _CHUNK_BYTES))
+        view[: len(content)] = content
+        self._plain += len(content)
         if self._plain > FREE_BYTES and self._plain > MAX_RATIO * self._packed():
             raise InvalidInputError(
                 self._name, f"a log: more than {MAX_RATIO} times its size comes out of this compressed file"
             )
-        return len(found)
+        return len(content)
 
 
 class _Encoded(io.RawIOBase):

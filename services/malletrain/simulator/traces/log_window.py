@@ -194,7 +194,7 @@ def end_runaway_runs(table: RunTable) -> tuple[RunTable, UnendedRuns]:
     ran_away = np.flatnonzero(unended & ~np.isnan(until_s))
     held = np.bincount(table.run, minlength=table.size)
     oldest = int(ran_away[np.argmin(table.from_s[ran_away])]) if ran_away.size else None
-    found = UnendedRuns(
+    unended_runs = UnendedRuns(
         going_on=int(np.isnan(until_s).sum()),
         superseded=int(superseded.sum()),
         runaway=int(ran_away.size),
@@ -202,7 +202,7 @@ def end_runaway_runs(table: RunTable) -> tuple[RunTable, UnendedRuns]:
         oldest=oldest,
         oldest_s=float(table.from_s[oldest]) if oldest is not None else 0.0,
     )
-    return table.with_ends(until_s), found
+    return table.with_ends(until_s), unended_runs
 
 
 def _followers(table: RunTable, unended: NDArray[np.bool_]) -> tuple[Seconds, NDArray[np.bool_]]:

@@ -89,10 +89,10 @@ def host_names(hosts: Iterable[str]) -> tuple[str, ...] | None:
     """Names, each once, of hosts such as `16*host1`; None if there is none, or one that can't be read."""
     names: dict[str, None] = {}
     for host in hosts:
-        found = _NAME.fullmatch(host)
-        if found is None:
+        match = _NAME.fullmatch(host)
+        if match is None:
             return None
-        names[found[1]] = None
+        names[match[1]] = None
     return tuple(names) or None
 
 
@@ -100,10 +100,10 @@ def _jobs(lines: Iterable[Line]) -> Iterator[_Job | Line]:
     """Jobs with their events, and other lines."""
     job: _Job | None = None
     for line, text in _joined(lines):
-        if found := _JOB.match(text):
+        if match := _JOB.match(text):
             if job is not None:
                 yield job
-            job = _Job(found[1])
+            job = _Job(match[1])
         elif job is not None and (event := _EVENT.fullmatch(text)):
             stamp = _STAMP.search(text)
             if stamp:
@@ -205,15 +205,15 @@ class _Years:
 
     def of(self, job: _Job) -> list[str | None]:
         """The times of a job's events in the form of ISO 8601; None of those that are none."""
-        found: list[str | None] = []
+        times: list[str | None] = []
         near = job.until or self._near
         for event in job.events:
             stamp = _STAMP.fullmatch(event.stamp)
             moment = None if stamp is None else self._resolved(stamp, near, known=job.until is not None)
             if moment is not None:
                 near = self._near = moment
-            found.append(None if moment is None else moment.isoformat())
-        return found
+            times.append(None if moment is None else moment.isoformat())
+        return times
 
     def _resolved(self, stamp: re.Match[str], near: datetime | None, *, known: bool) -> datetime | None:
         if stamp[7]:
@@ -274,10 +274,10 @@ def read_lsf(lines: Iterable[Line], calendar: CalendarReader, today: date | None
 
 def _accounting_rows(lines: Iterable[Line], calendar: CalendarReader) -> Iterator[Row]:
     for line, text in _records(lines):
-        found = _RECORD.match(text)
-        if found is None:
+        match = _RECORD.match(text)
+        if match is None:
             yield SkippedRow("no record of LSF", InvalidInputError(line.place, _EXPECTED, text[:80]))
-        elif found[1] != "JOB_FINISH":
+        elif match[1] != "JOB_FINISH":
             yield OtherRow("records of other types")
         else:
             yield _finished(line, text, calendar)
@@ -308,7 +308,7 @@ def _records(lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:
 
 
 def _finished(line: Line, text: str, calendar: CalendarReader) -> Row:
-    fields = (found[1] if found[2] is None else found[2] for found in _TOKEN.finditer(text))
+    fields = (match[1] if match[2] is None else match[2] for match in _TOKEN.finditer(text))
     head = list(itertools.islice(fields, _ASKED_HOSTS))
     try:
         # What users choose is quoted, and can't move a field.

@@ -159,11 +159,11 @@ def read_pbs(lines: Iterable[Line], calendar: CalendarReader) -> Iterator[Row | 
         calendar: Reads the times of the conversion; those of PBS are seconds since 1970.
     """
     reader = _PbsReader(calendar)
-    for found in _records(lines):
-        if isinstance(found, _Record):
-            yield from reader.rows(found)
+    for record in _records(lines):
+        if isinstance(record, _Record):
+            yield from reader.rows(record)
         else:
-            yield found
+            yield record
     yield from reader.rest()
 
 
@@ -174,8 +174,8 @@ def _records(lines: Iterable[Line]) -> Iterator[_Record | SkippedRow]:
     for line in lines:
         if not line.text.strip():
             continue
-        found = _RECORD.fullmatch(line.text)
-        if found is None:
+        match = _RECORD.fullmatch(line.text)
+        if match is None:
             if last is not None and _is_torn(last) and joined < MAX_JOINED_LINES:
                 joined += 1
                 last = last._replace(message=f"{last.message} {line.text}")
@@ -184,7 +184,7 @@ def _records(lines: Iterable[Line]) -> Iterator[_Record | SkippedRow]:
             continue
         if last is not None:
             yield last
-        month, day, year, hour, minute, second, kind, job, message = found.groups()
+        month, day, year, hour, minute, second, kind, job, message = match.groups()
         try:
             local_s = LogClock.local_seconds(int(year), int(month), int(day), int(hour), int(minute), int(second))
         except ValueError:
@@ -335,9 +335,9 @@ class _PbsReader:
 
     def _end(self, record: _Record) -> tuple[float, str]:
         """When the run of a record has ended, and what was assumed."""
-        found = _END.findall(record.message)
-        if found and found[-1] != "0":
-            return _seconds(record, found[-1], "end", self.calendar), ""
+        ends = _END.findall(record.message)
+        if ends and ends[-1] != "0":
+            return _seconds(record, ends[-1], "end", self.calendar), ""
         now_s = self.clock.seconds(record.local_s)
         if now_s is None:
             raise _UnusableError("an end without a time", record, "end= in seconds since 1970", "")
@@ -368,17 +368,17 @@ class _UnusableError(Exception):
 
 def _time(record: _Record, pattern: re.Pattern[str], name: str, calendar: CalendarReader) -> float:
     # What users choose comes earlier, or behind the list of resources.
-    found = pattern.findall(record.message.partition(_LISTED)[0]) or pattern.findall(record.message)
-    return _seconds(record, found[-1] if found else "", name, calendar)
+    times = pattern.findall(record.message.partition(_LISTED)[0]) or pattern.findall(record.message)
+    return _seconds(record, times[-1] if times else "", name, calendar)
 
 
 def _seconds(record: _Record, text: str, name: str, calendar: CalendarReader) -> float:
     if not _TIME.fullmatch(text):
         raise _UnusableError(f"a record without {name}=", record, f"{name}= in seconds since 1970", text)
-    found = calendar.read(text.zfill(_MIN_DIGITS + len(text.partition(".")[2])), record.line.place)
-    if not MIN_TIME_S <= found <= MAX_TIME_S:
+    time_s = calendar.read(text.zfill(_MIN_DIGITS + len(text.partition(".")[2])), record.line.place)
+    if not MIN_TIME_S <= time_s <= MAX_TIME_S:
         raise _UnusableError("a time before 1990 or after 2100", record, f"{name}= of a right clock", text)
-    return found
+    return time_s
 
 
 def _places(record: _Record, seconds: float | None = None) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:

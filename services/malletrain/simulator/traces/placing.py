@@ -78,7 +78,9 @@ class _Machine:
             self._change(node, -self._slots)
             left -= self._slots
         if 0 < left < self._slots:
-            fitting = (found for free in range(left, self._slots + 1) if (found := self._pop(free)) is not None)
+            fitting = (
+                fitting_node for free in range(left, self._slots + 1) if (fitting_node := self._pop(free)) is not None
+            )
             if (node := next(fitting, None)) is not None:
                 taken.append((node, left))
                 self._change(node, -left)

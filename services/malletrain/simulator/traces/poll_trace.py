@@ -62,7 +62,7 @@ def poll_times(polls: Sequence[Poll], *, in_zone: bool = False) -> PollTimes:
         in_zone: Whether the zone of local times is known. Then only the second pass of the hour that the end of summer
             time repeats is an hour off.
     """
-    found = PollTimes()
+    times = PollTimes()
     longest_gap_s = _longest_gap(polls)
     shift_s = 0.0
     before: Poll | None = None
@@ -75,16 +75,16 @@ def poll_times(polls: Sequence[Poll], *, in_zone: bool = False) -> PollTimes:
                 step_s = -shift_s
             shift_s, time_s = shift_s + step_s, time_s + step_s
             if time_s <= last_s:
-                found.times_s.append(math.nan)
-                found.late.append(_late(poll, before))
+                times.times_s.append(math.nan)
+                times.late.append(_late(poll, before))
                 continue
             if step_s and not (in_zone and step_s < 0):
-                found.assumed[SUMMER_TIME_ENDED if step_s > 0 else SUMMER_TIME_BEGAN] += 1
+                times.assumed[SUMMER_TIME_ENDED if step_s > 0 else SUMMER_TIME_BEGAN] += 1
             elif time_s - last_s > longest_gap_s:
-                found.assumed[LONG_GAP] += 1
-        found.times_s.append(time_s)
+                times.assumed[LONG_GAP] += 1
+        times.times_s.append(time_s)
         before, last_s = poll, time_s
-    return found
+    return times
 
 
 def _late(poll: Poll, before: Poll) -> SkippedRow:
@@ -104,8 +104,8 @@ def _step(before: Poll, poll: Poll, gap_s: float, longest_gap_s: float) -> float
     """What must be added to times from here on, in seconds."""
     another_zone = bool(before.content.zone and poll.content.zone) and before.content.zone != poll.content.zone
     if gap_s <= 0:
-        found = (step_s for step_s in _STEPS_S if 0 < gap_s + step_s <= longest_gap_s)
-        return next(found, _HOUR_S if another_zone and gap_s > -_HOUR_S else 0.0)
+        fitting = (step_s for step_s in _STEPS_S if 0 < gap_s + step_s <= longest_gap_s)
+        return next(fitting, _HOUR_S if another_zone and gap_s > -_HOUR_S else 0.0)
     put_forward = another_zone or _over_the_hour(before.time_s, poll.time_s)
     return -_HOUR_S if put_forward and 0 < gap_s - _HOUR_S <= longest_gap_s else 0.0
 
@@ -163,7 +163,7 @@ def trace_of_polls(
                 raise InvalidInputError(place, f"nodes of {listed.place}", name)
         position = {name: index[node] for name, node in found_as.items()}
     start_s, end = times[0], len(times) - 1
-    found = [
+    spells = [
         (times[first] - start_s, position[name], times[min(last, end)] - start_s)
         for name, first, last in _spells(polls, kept)
         # Periods at the begin or end of the log are not known to be pauses between two jobs.
@@ -172,7 +172,7 @@ def trace_of_polls(
     ]
     present_s = {} if listed is None else _within(listed.present_s, start_s, times[-1])
     fragments = []
-    for first, node, last in sorted(found):
+    for first, node, last in sorted(spells):
         low, high = present_s.get(names[node], (first, last))
         if max(first, low) < min(last, high):
             fragments.append(Fragment(names[node], max(first, low), min(last, high)))

@@ -122,11 +122,11 @@ def _calendar_day(text: str) -> tuple[int, int, int] | None:
 def _month(word: str) -> int:
     """1 for January, in any of the languages; 0 if it is no month."""
     plain = _plain(word)
-    found = [number for number, names in enumerate(_NAMES, 1) if any(name.startswith(plain) for name in names)]
-    if len(plain) < _MIN_LETTERS or not found:
+    months = [number for number, names in enumerate(_NAMES, 1) if any(name.startswith(plain) for name in names)]
+    if len(plain) < _MIN_LETTERS or not months:
         return 0
     # `jui` is the beginning of June and July in French. Where it is a month by itself, it is July.
-    return found[-1] if plain == "jui" else found[0] if len(found) == 1 else 0
+    return months[-1] if plain == "jui" else months[0] if len(months) == 1 else 0
 
 
 def _plain(word: str) -> str:
@@ -242,12 +242,12 @@ class PollReader:
         """
         idle: frozenset[str] = frozenset()
         texts: tuple[str, ...] | None = None
-        found = _Block(frozenset(), False, True, 0)
+        answer = _Block(frozenset(), False, True, 0)
         content: PollContent | None = None
         for time, block in _blocks(lines):
             now = tuple(line.text for line in block)
             if now != texts:
-                found, skipped = self._block(block)
+                answer, skipped = self._block(block)
                 yield from skipped
                 # What could not be read shall be told each time.
                 texts = None if skipped else now
@@ -256,12 +256,12 @@ class PollReader:
             except InvalidInputError as error:
                 yield SkippedRow("a time that is none", error)
                 continue
-            if found.failed:
+            if answer.failed:
                 yield OtherRow("polls that failed")
                 continue
-            before, idle = idle, (idle if found.is_empty else found.idle)
+            before, idle = idle, (idle if answer.is_empty else answer.idle)
             joined, left = (tuple(idle - before), tuple(before - idle)) if idle != before else ((), ())
-            flags = (found.names_others, found.is_empty, found.unclear)
+            flags = (answer.names_others, answer.is_empty, answer.unclear)
             said = PollContent(time.line.file, time.zone, time.is_local, joined, left, *flags)
             content = content if said == content else said
             yield Poll(time_s, time.line.number, content)
@@ -311,8 +311,8 @@ def _blocks(lines: Iterable[Line]) -> Iterator[tuple[_Time, list[Line]]]:
         text = line.text.strip()
         if not text:
             continue
-        found = _time(line, text)
-        if found is None:
+        next_time = _time(line, text)
+        if next_time is None:
             if time is None:
                 expected = "a line with the time before the first nodes, such as `date +%s` prints"
                 raise InvalidInputError(line.place, expected, text[:80])
@@ -326,7 +326,7 @@ def _blocks(lines: Iterable[Line]) -> Iterator[tuple[_Time, list[Line]]]:
             if not block and _LOCAL_CTIME.fullmatch(text) and line.number == time.line.number + 1:
                 continue
             yield time, block
-        time, block, size = found, [], 0
+        time, block, size = next_time, [], 0
     if time is not None:
         yield time, block
 
@@ -342,8 +342,8 @@ def _time(line: Line, text: str) -> _Time | None:
         return _Time(line, f"{year}-{month}-{day}T{hour}:{minute}:{second}", "", True)
     if _SECONDS.fullmatch(bare):
         return _Time(line, bare, "", False)
-    if found := read_date_line(bare):
-        return _Time(line, found.text, found.zone, len(found.text) == len("2026-01-05T08:00:00"))
+    if parsed := read_date_line(bare):
+        return _Time(line, parsed.text, parsed.zone, len(parsed.text) == len("2026-01-05T08:00:00"))
     if _LIKE_A_TIME.fullmatch(text) and not any(map(is_known_state, text.split())):
         # It can't be read, and ends the poll before: its nodes are of another time.
         return _Time(line, bare, "", True)

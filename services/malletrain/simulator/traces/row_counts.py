@@ -157,17 +157,17 @@ class RowCounts:
 
     def sentences(self) -> list[str]:
         """What was skipped and assumed, for people."""
-        found = []
+        sentences = []
         for reason, entry in self._by_size():
             hours = "" if entry.unknown == entry.rows else f", {entry.node_s / _HOUR_S:,.1f} node-hours"
-            found.append(f"skipped {_rows(entry.rows)}{hours}: {reason} (first: {entry.first})")
-        if found:
+            sentences.append(f"skipped {_rows(entry.rows)}{hours}: {reason} (first: {entry.first})")
+        if sentences:
             shares = f"{_percent(self.skipped_row_share)} of all rows"
             if self.skipped_node_s:
                 shares += f", {_percent(self.skipped_time_share)} of all node-hours in jobs"
-            found.append(f"skipped in all: {shares}")
-        found += [f"assumed of {_rows(count)}: {what}" for what, count in self._assumed.items()]
-        return found
+            sentences.append(f"skipped in all: {shares}")
+        sentences += [f"assumed of {_rows(count)}: {what}" for what, count in self._assumed.items()]
+        return sentences
 
     def metadata(self) -> dict[str, object]:
         """The same for the trace's JSON."""
@@ -244,32 +244,32 @@ class Facts:
 
 def sentences_of(facts: Facts, calendar: CalendarReader) -> list[str]:
     """What was chosen, skipped and assumed, for people."""
-    found = [_of_window(facts.window, calendar), *facts.counts.sentences(), *_of_unended(facts, calendar)]
-    found += [f"outages: {sentence}" for sentence in facts.down.sentences()]
+    sentences = [_of_window(facts.window, calendar), *facts.counts.sentences(), *_of_unended(facts, calendar)]
+    sentences += [f"outages: {sentence}" for sentence in facts.down.sentences()]
     if facts.left_out:
-        found.append(f"nodes of the log that --only-nodes leaves out: {facts.left_out:,}")
+        sentences.append(f"nodes of the log that --only-nodes leaves out: {facts.left_out:,}")
     late, gone, booted = facts.presence.late, facts.presence.gone, facts.presence.booted
     if late.nodes:
-        found.append(
+        sentences.append(
             f"{_nodes(late.nodes)} no job for long after the window begins ({late.example} none before "
             f"{calendar.told(late.time_s)}): left out until the first job of each. {_hours(late.node_s)} before these"
             f" would be {_share(late, facts.idle_s + late.node_s)} of what is idle; --nodes FILE says who was there"
         )
     if gone.nodes:
-        found.append(
+        sentences.append(
             f"{_nodes(gone.nodes)} no job for long before the window ends ({gone.example} none after "
             f"{calendar.told(gone.time_s)}): counted to the end. {_hours(gone.node_s)} after these are up to "
             f"{_share(gone, facts.idle_s)} of what is idle; if they were taken away, --nodes FILE says until when"
         )
     if booted.nodes:
-        found.append(
+        sentences.append(
             f"{_nodes(booted.nodes)} no job before the last boot: not idle before it, which leaves out "
             f"{_hours(booted.node_s)}"
         )
-    found += _of_edges(facts)
+    sentences += _of_edges(facts)
     if not facts.listed:
-        found.append("no list of nodes (--nodes): nodes that no job used are not in the trace")
-    return found
+        sentences.append("no list of nodes (--nodes): nodes that no job used are not in the trace")
+    return sentences
 
 
 def metadata_of(facts: Facts, calendar: CalendarReader) -> dict[str, object]:
@@ -318,44 +318,44 @@ def _of_window(window: LogWindow, calendar: CalendarReader) -> str:
 
 def _of_edges(facts: Facts) -> list[str]:
     begin, mean, end = facts.busy
-    found = list[str]()
+    sentences = list[str]()
     if facts.counts.used < _MANY_ROWS or facts.window.end - facts.window.begin < DAY_S:
-        return found
+        return sentences
     if begin < _FEW * mean:
-        found.append(
+        sentences.append(
             f"{begin:.0%} of the nodes are in use when the window begins, {mean:.0%} on average: are jobs that began"
             " before missing? Then what is idle there is overstated; --window FROM TO leaves it out"
         )
     if end < _FEW * mean:
-        found.append(
+        sentences.append(
             f"{end:.0%} of the nodes are in use when the window ends, {mean:.0%} on average: are the jobs that had not"
             " ended missing? Then what is idle there is overstated; --window FROM TO leaves it out"
         )
-    return found
+    return sentences
 
 
 def _of_unended(facts: Facts, calendar: CalendarReader) -> list[str]:
     unended = facts.unended
-    found = []
+    sentences = []
     if unended.going_on:
-        found.append(f"jobs without an end, which go on to the end of the window: {unended.going_on:,}")
+        sentences.append(f"jobs without an end, which go on to the end of the window: {unended.going_on:,}")
     if unended.superseded:
-        found.append(f"rows without an end of jobs that another row ends: {unended.superseded:,}")
+        sentences.append(f"rows without an end of jobs that another row ends: {unended.superseded:,}")
     if unended.runaway:
-        found.append(
+        sentences.append(
             f"jobs without an end, but with later jobs on their nodes (runaway jobs; the oldest began "
             f"{calendar.told(unended.oldest_s)}, {facts.oldest_place}): {unended.runaway:,}, taken as ended when "
             f"these began, which holds {_hours(unended.runaway_node_s)}"
         )
-    return found
+    return sentences
 
 
 def _of_nodes(count: NodeCount, calendar: CalendarReader) -> dict[str, object]:
-    found: dict[str, object] = {"nodes": count.nodes, "node_hours": round(count.node_s / _HOUR_S, 3)}
+    told: dict[str, object] = {"nodes": count.nodes, "node_hours": round(count.node_s / _HOUR_S, 3)}
     if count.nodes:
         known = math.isfinite(count.time_s)
-        found |= {"example": count.example, "time": calendar.told(count.time_s) if known else None}
-    return found
+        told |= {"example": count.example, "time": calendar.told(count.time_s) if known else None}
+    return told
 
 
 def _nodes(count: int) -> str:

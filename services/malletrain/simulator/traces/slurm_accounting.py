@@ -69,11 +69,11 @@ def read_sacct(lines: Iterable[Line], calendar: CalendarReader, columns: str | N
     Raises:
         InvalidInputError: there is no header, or it lacks a column.
     """
-    for found in read_table(lines, _NEEDED, _OPTIONAL, SACCT, columns):
-        if isinstance(found, SkippedRow):
-            yield found
+    for row in read_table(lines, _NEEDED, _OPTIONAL, SACCT, columns):
+        if isinstance(row, SkippedRow):
+            yield row
             continue
-        line, (begin, end, nodes, job, raw, state, elapsed_raw, elapsed) = found
+        line, (begin, end, nodes, job, raw, state, elapsed_raw, elapsed) = row
         if "." in job or "." in raw:
             yield OtherRow("steps of jobs")
         else:
@@ -161,10 +161,10 @@ def elapsed_of(raw: str, text: str) -> float | None:
     """Seconds of the columns ElapsedRaw or Elapsed, `[DAYS-][HOURS:]MINUTES:SECONDS`; None if they say none."""
     if raw.isdecimal() and raw.isascii() and len(raw) < 12:
         return float(raw)
-    found = _ELAPSED.fullmatch(text.strip())
-    if not found:
+    match = _ELAPSED.fullmatch(text.strip())
+    if not match:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 

@@ -195,12 +195,12 @@ def learn(renewals: Renewals) -> tuple[NodeClass, ...]:
     number = int(np.clip(min(idle.complete.sum(), busy.complete.sum()) // _SPANS_PER_CLASS, 1, _MAX_CLASSES))
     whole = (_estimate(idle), _estimate(busy))
     ranked = mixed[np.argsort(turns[mixed], kind="stable")]
-    found = [_class(members, renewals, whole) for members in np.array_split(ranked, min(number, mixed.size))]
+    classes = [_class(members, renewals, whole) for members in np.array_split(ranked, min(number, mixed.size))]
     if never.any():
-        found.append(NodeClass(int(never.sum()), None, whole[1]))
+        classes.append(NodeClass(int(never.sum()), None, whole[1]))
     if always.any():
-        found.append(NodeClass(int(always.sum()), whole[0], None))
-    return tuple(found)
+        classes.append(NodeClass(int(always.sum()), whole[0], None))
+    return tuple(classes)
 
 
 def _class(members: NDArray[np.int64], renewals: Renewals, whole: tuple[Durations, Durations]) -> NodeClass:
@@ -263,5 +263,5 @@ def _draw_class(
 
 
 def _pick(values: Seconds, shares: Seconds, count: int, rng: np.random.Generator) -> Seconds:
-    found = np.searchsorted(np.cumsum(shares), rng.random(count), side="right")
-    return values[np.minimum(found, values.size - 1)]
+    places = np.searchsorted(np.cumsum(shares), rng.random(count), side="right")
+    return values[np.minimum(places, values.size - 1)]

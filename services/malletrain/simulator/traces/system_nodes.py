@@ -108,7 +108,7 @@ def match_names(named: Iterable[str], listed: Iterable[str]) -> dict[str, str]:
         Node of the list for each name that means one.
     """
     known = set(listed)
-    found = {name: name for name in named if name in known}
+    matches = {name: name for name in named if name in known}
     by_label: dict[str, list[str]] = defaultdict(list)
     others: dict[str, list[str]] = defaultdict(list)
     for name in known:
@@ -120,8 +120,8 @@ def match_names(named: Iterable[str], listed: Iterable[str]) -> dict[str, str]:
         nodes = by_label.get(label, [])
         one_has_a_domain = len(names) == len(nodes) == 1 and ("." in names[0]) != ("." in nodes[0])
         if one_has_a_domain:
-            found[names[0]] = nodes[0]
-    return found
+            matches[names[0]] = nodes[0]
+    return matches
 
 
 def _first_label(name: str) -> str:

@@ -174,8 +174,8 @@ def read_table(
 
 def _table_of(line: Line, needed: Sequence[str], command: str) -> _Table:
     text = line.text.strip(" ")
-    found = _HEADER.fullmatch(text[:MAX_HEADER])
-    delimiter = found["delimiter"] or "" if found else ""
+    match = _HEADER.fullmatch(text[:MAX_HEADER])
+    delimiter = match["delimiter"] or "" if match else ""
     if len(delimiter) > 1 and not delimiter.strip(" "):
         delimiter = ""  # columns of fixed width
     columns = [name.lower() for name in (text.split(delimiter) if delimiter else text.split())]
@@ -210,7 +210,7 @@ def _headless(line: Line, columns: str, needed: Sequence[str]) -> _Table:
 
 
 def _with_widths(table: _Table, line: Line, command: str) -> _Table:
-    widths = [slice(*found.span()) for found in re.finditer("-+", line.text)]
+    widths = [slice(*match.span()) for match in re.finditer("-+", line.text)]
     if not _DASHES.fullmatch(line.text.strip()) or len(widths) != len(table.columns):
         expected = f"a delimiter between columns, as `{command}` prints it, or dashes below each name"
         raise InvalidInputError(line.place, expected, line.text[:80])
@@ -263,10 +263,10 @@ def _sorted_out(table: _Table, line: Line, cells: list[str], wanted: Sequence[st
         {surplus - offset for offset in offsets} for offsets in _possible(forms[::-1], cells[::-1], surplus)[::-1]
     ]
     offsets = [left & right for left, right in zip(from_left, from_right, strict=True)]
-    found = []
+    texts = []
     for name in wanted:
         if name not in columns:
-            found.append("")
+            texts.append("")
             continue
         at = columns.index(name)
         values = {
@@ -279,18 +279,18 @@ def _sorted_out(table: _Table, line: Line, cells: list[str], wanted: Sequence[st
             values = {value for value in values if FORMS[name].fullmatch(value)}
         if len(values) != 1:
             return SkippedRow("a row whose columns can't be told apart", error)
-        found.append(values.pop())
-    return line, tuple(found)
+        texts.append(values.pop())
+    return line, tuple(texts)
 
 
 def _possible(forms: Sequence[re.Pattern[str] | None], cells: Sequence[str], surplus: int) -> list[set[int]]:
     """Before each column and after the last: how many more cells than columns may have been used."""
     now = {0}
-    found = [now]
+    spreads = [now]
     for column, form in enumerate(forms):
         if form is None:
             now = set(range(min(now), surplus + 1)) if now else now
         else:
             now = {offset for offset in now if form.fullmatch(cells[column + offset])}
-        found.append(now)
-    return found
+        spreads.append(now)
+    return spreads

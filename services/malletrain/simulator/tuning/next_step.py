@@ -49,8 +49,8 @@ def answer_order(order: TuningOrder, journal: Journal, present: TunedSettings, r
     hours = 0.0
     try:
         for part in _parts(journal, order.part_s, order.parts):
-            compared, found = replay_alike(part, (present, *forward, *places), replay)
-            for settings, outcome in found.items():
+            compared, outcomes = replay_alike(part, (present, *forward, *places), replay)
+            for settings, outcome in outcomes.items():
                 samples.setdefault(settings, []).append(outcome.samples)
             hours += compared.duration_s / 3600
     except OutOfTimeError:
@@ -75,10 +75,10 @@ def _look_back(
         return TuningAnswer(note="nothing has trained since the step")
     earlier = _with(present, before)
     try:
-        compared, found = replay_alike(part, (present, earlier), replay)
+        compared, outcomes = replay_alike(part, (present, earlier), replay)
     except OutOfTimeError:
         return TuningAnswer(note="there was no time to replay the hours since the step")
-    gain = compare(present, {settings: [outcome.samples] for settings, outcome in found.items()}).gains[earlier]
+    gain = compare(present, {settings: [outcome.samples] for settings, outcome in outcomes.items()}).gains[earlier]
     return TuningAnswer(back=ReplayedGain(before, gain.mean, None, compared.duration_s / 3600))
 
 

@@ -42,13 +42,13 @@ class TunedSettings:
 
     def changes(self, present: TunedSettings) -> dict[tuple[str, str], str | float | int]:
         """What differs from the present settings: values by section and name."""
-        found: dict[tuple[str, str], str | float | int] = {}
+        changes: dict[tuple[str, str], str | float | int] = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if value != getattr(present, field.name):
                 section = "job_manager" if field.name == "max_parallel" else "allocator"
-                found[section, field.name] = value.value if isinstance(value, ForwardPolicy) else value
-        return found
+                changes[section, field.name] = value.value if isinstance(value, ForwardPolicy) else value
+        return changes
 
     def options(self, options: ReplayOptions) -> ReplayOptions:
         """Options of a replay with these settings. The fast engine does not know `coalesce_seconds`."""
@@ -73,13 +73,13 @@ def settings_grid(present: TunedSettings, jobs: int, max_places: int) -> list[Tu
     forwards.append((present.forward_policy, present.forward_seconds))
     enough = next((count for count in PLACES if count >= jobs), PLACES[-1])
     places = [count for count in PLACES if count <= min(enough, max_places)]
-    found = [present]
+    grid = [present]
     for policy, seconds in forwards:
         for count in dict.fromkeys((present.max_parallel, *places)):
             variant = replace(present, forward_policy=policy, forward_seconds=seconds, max_parallel=count)
-            if variant not in found:
-                found.append(variant)
-    return found
+            if variant not in grid:
+                grid.append(variant)
+    return grid
 
 
 def coalescing_grid(best: TunedSettings) -> list[TunedSettings]:
@@ -262,11 +262,11 @@ def tuning_days(journal: Journal, begin_unix: float, end_unix: float) -> list[Tu
 
 def day_of(journal: Journal, begin_unix: float, end_unix: float) -> TuningDay | None:
     """A part of a journal; None: it has no jobs or no idle nodes."""
-    found, duration_s = journal_input(journal, begin_unix, end_unix), end_unix - begin_unix
-    events = tuple(node_events(found.trace, duration_s))
-    if not events or not found.jobs:
+    past, duration_s = journal_input(journal, begin_unix, end_unix), end_unix - begin_unix
+    events = tuple(node_events(past.trace, duration_s))
+    if not events or not past.jobs:
         return None
-    return TuningDay(begin_unix, duration_s, found.trace.nodes, events, found.jobs)
+    return TuningDay(begin_unix, duration_s, past.trace.nodes, events, past.jobs)
 
 
 def replay_day(
@@ -305,15 +305,17 @@ def replay_alike(
     Returns:
         The day until the first of the settings had no work left, and the outcomes until then.
     """
-    found = {}
+    outcomes = {}
     for settings in grid:
-        found[settings] = replay(day, settings)
+        outcomes[settings] = replay(day, settings)
         progress()
-    ended = min((outcome.work_ended_s for outcome in found.values() if outcome.work_ended_s is not None), default=None)
+    ended = min(
+        (outcome.work_ended_s for outcome in outcomes.values() if outcome.work_ended_s is not None), default=None
+    )
     if ended is None:
-        return day, found
+        return day, outcomes
     shorter = day.until(ended)
-    return shorter, {settings: replay(shorter, settings) for settings in found}
+    return shorter, {settings: replay(shorter, settings) for settings in outcomes}
 
 
 @dataclass(frozen=True)
@@ -345,10 +347,10 @@ def try_settings(
         replay: Replays a day.
         progress: Called once for each day with each of the settings.
     """
-    found = [replay_alike(day, grid, replay, progress) for day in days]
-    samples = {settings: [outcomes[settings].samples for _, outcomes in found] for settings in grid}
+    replayed = [replay_alike(day, grid, replay, progress) for day in days]
+    samples = {settings: [outcomes[settings].samples for _, outcomes in replayed] for settings in grid}
     return Trials(
         compare(grid[0], samples),
-        tuple(outcomes[grid[0]].node_hours for _, outcomes in found),
-        tuple(day.duration_s for day, _ in found),
+        tuple(outcomes[grid[0]].node_hours for _, outcomes in replayed),
+        tuple(day.duration_s for day, _ in replayed),
     )

@@ -94,10 +94,10 @@ def parse_amount(text: str) -> int:
     Raises:
         UnreadableError: it is negative, fractional, in nodes, or has an unknown unit.
     """
-    found = _AMOUNT.fullmatch(text)
-    if not found or found[2].lower() not in _UNITS:
+    match = _AMOUNT.fullmatch(text)
+    if not match or match[2].lower() not in _UNITS:
         raise UnreadableError("a whole amount such as 200GB, 5TiB or 0", text)
-    return int(found[1]) * _UNITS[found[2].lower()]
+    return int(match[1]) * _UNITS[match[2].lower()]
 
 
 def parse_directives(lines: Iterable[str]) -> tuple[BufferRequest, ...]:
@@ -108,7 +108,7 @@ def parse_directives(lines: Iterable[str]) -> tuple[BufferRequest, ...]:
     Raises:
         UnreadableError: a line is no directive, or its amount can't be read.
     """
-    found = []
+    requests = []
     for line in lines:
         words = line.split()
         if not words or not words[0].startswith("#"):
@@ -123,8 +123,8 @@ def parse_directives(lines: Iterable[str]) -> tuple[BufferRequest, ...]:
         swap = words[1:2] == ["swap"]
         amounts = words[2:3] if swap else named["capacity"]
         pool = named["pool"][0] if named["pool"] else None
-        found += [BufferRequest(parse_amount(amount), pool, per_node=swap) for amount in amounts]
-    return tuple(request for request in found if request.size_bytes)
+        requests += [BufferRequest(parse_amount(amount), pool, per_node=swap) for amount in amounts]
+    return tuple(request for request in requests if request.size_bytes)
 
 
 def parse_burst_buffers(text: str) -> tuple[BurstBufferPool, ...]:
@@ -167,10 +167,10 @@ def _numbered(text: str) -> list[tuple[int, str]]:
 
 
 def _fields(form: re.Pattern[str], line: str, expected: str) -> dict[str, str]:
-    found = form.fullmatch(line)
-    if not found:
+    match = form.fullmatch(line)
+    if not match:
         raise UnreadableError(expected, line)
-    return {name: value for name, value in found.groupdict().items() if value is not None}
+    return {name: value for name, value in match.groupdict().items() if value is not None}
 
 
 def _pool(plugin: str, pool: str, fields: Mapping[str, str], *, default: bool) -> BurstBufferPool:
@@ -184,14 +184,14 @@ def _pool(plugin: str, pool: str, fields: Mapping[str, str], *, default: bool) -
 
 def _hold(pools: list[BurstBufferPool], first: int, line: str) -> None:
     """Note what a job has, from a line of Allocated Buffers; `first` is the plugin's own pool."""
-    found = _JOB.fullmatch(line)
-    pairs = dict(_PAIR.findall(found["others"])) if found else {}
-    if not found or "Size" not in pairs:
+    match = _JOB.fullmatch(line)
+    pairs = dict(_PAIR.findall(match["others"])) if match else {}
+    if not match or "Size" not in pairs:
         raise UnreadableError("JobID=… Size=… State=…", line)
     name = pairs.get("Pool")
     index = next((at for at in range(first, len(pools)) if pools[at].pool == name), None if name else first)
     if index is None:
         raise UnreadableError(f"one of the pools of {pools[first].plugin}", line)
     held = dict(pools[index].held_bytes)
-    held[found["job"]] = held.get(found["job"], 0) + parse_amount(pairs["Size"])
+    held[match["job"]] = held.get(match["job"], 0) + parse_amount(pairs["Size"])
     pools[index] = replace(pools[index], held_bytes=held)

@@ -170,10 +170,10 @@ def _count(table: Vnode, name: str) -> int:
 
 def _memory(table: Vnode) -> int:
     value = table.get("mem", 0)
-    found = value if type(value) is int and value >= 0 else size_bytes(value)
-    if found is None:
+    in_bytes = value if type(value) is int and value >= 0 else size_bytes(value)
+    if in_bytes is None:
         raise _OddAmountError(f"mem = {_shown(value)}")
-    return found
+    return in_bytes
 
 
 def _shown(value: Any) -> str:

@@ -93,10 +93,10 @@ def read_hosts(text: str) -> PbsHosts:
 
 
 def _section(text: str, name: str) -> Mapping[str, Any]:
-    found = read_answer(text)
-    if "pbs_version" not in found:
+    answer = read_answer(text)
+    if "pbs_version" not in answer:
         raise UnreadableError("an answer of PBS", text)
-    section = found.get(name, {})
+    section = answer.get(name, {})
     if not isinstance(section, dict):
         raise UnreadableError(f"an object {name}", str(section))
     return section
@@ -129,8 +129,8 @@ def reservations_of(vnodes: Iterable[Vnode]) -> tuple[str, ...]:
     """Names of the reservations of a host."""
     names: list[str] = []
     for vnode in vnodes:
-        found = vnode.get("resv") or []
-        for entry in found if isinstance(found, list) else [found]:
+        listed = vnode.get("resv") or []
+        for entry in listed if isinstance(listed, list) else [listed]:
             names += [name.strip() for name in str(entry).split(",") if name.strip()]
     return tuple(names)
 
@@ -188,8 +188,8 @@ def size_bytes(value: Any) -> int | None:
 
     So are words of 8 bytes (`100mw`), in which no node's memory is told.
     """
-    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    return None if found is None else int(found[1]) << 10 * " kmgtp".index(found[2].lower() or " ")
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    return None if match is None else int(match[1]) << 10 * " kmgtp".index(match[2].lower() or " ")
 
 
 def _mib(value: Any) -> int:
@@ -208,8 +208,8 @@ def _shared_facts(
 
 def table_of(attributes: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """An attribute that is a table; an empty one where it is none."""
-    found = attributes.get(name, {})
-    return found if isinstance(found, dict) else {}
+    table = attributes.get(name, {})
+    return table if isinstance(table, dict) else {}
 
 
 def text_of(value: object) -> str:

@@ -77,7 +77,7 @@ def parse_jobs(text: str) -> tuple[PlannedStart, ...]:
     Raises:
         UnreadableError: the text has another form, or there are estimates, and none can be read.
     """
-    found = []
+    starts = []
     fault: UnreadableError | None = None
     for job, attributes in read_jobs(text, ("job_state", "estimated")).items():
         estimated = table_of(attributes, "estimated")
@@ -86,12 +86,12 @@ def parse_jobs(text: str) -> tuple[PlannedStart, ...]:
             continue
         if start != _NO_ESTIMATE:
             try:
-                found.append(PlannedStart(job, _time(start), _vnodes(places)))
+                starts.append(PlannedStart(job, _time(start), _vnodes(places)))
             except UnreadableError as error:
                 fault = error
-    if fault is not None and not found:
+    if fault is not None and not starts:
         raise fault
-    return tuple(found)
+    return tuple(starts)
 
 
 def parse_reservations(text: str) -> tuple[NodeReservation, ...]:
@@ -106,16 +106,16 @@ def parse_reservations(text: str) -> tuple[NodeReservation, ...]:
     """
     if text and not text.endswith("\n"):
         raise UnreadableError("an answer that ends with a line break", text[-40:])
-    found = []
+    reservations = []
     fault: UnreadableError | None = None
     for block in re.split(r"^Resv ID: ", text, flags=re.MULTILINE)[1:]:
         try:
-            found.append(_reservation(block))
+            reservations.append(_reservation(block))
         except UnreadableError as error:
             fault = error
-    if not found and text.strip():
+    if not reservations and text.strip():
         raise fault or UnreadableError("reservations", text)
-    return tuple(found)
+    return tuple(reservations)
 
 
 def _reservation(block: str) -> NodeReservation:
@@ -143,10 +143,10 @@ def _vnodes(text: str) -> tuple[str, ...]:
     """Names in `(pn001:ncpus=8)+(pn002:ncpus=8+pn003:ncpus=8)`."""
     names = []
     for chunk in re.split(r"\+", text):
-        found = _CHUNK.fullmatch(chunk.strip().strip("()"))
-        if not found:
+        match = _CHUNK.fullmatch(chunk.strip().strip("()"))
+        if not match:
             raise UnreadableError("vnodes such as (pn001:ncpus=8)+(pn002:ncpus=8)", text)
-        names.append(found[1])
+        names.append(match[1])
     return tuple(dict.fromkeys(names))
 
 

@@ -206,8 +206,8 @@ class PolledSource:
     def _forecast(self) -> Forecast:
         planned, reservations = self.queries.planned, self.queries.reservations
         limit = self._staleness.forecast_seconds
-        found = reservations.fresh(limit) if reservations else None
-        return Forecast((planned.fresh(limit) if planned else None) or (), found or (), found is not None)
+        reserved = reservations.fresh(limit) if reservations else None
+        return Forecast((planned.fresh(limit) if planned else None) or (), reserved or (), reserved is not None)
 
     def _is_stale(self) -> bool:
         return self.queries.nodes.age_seconds > self._staleness.stale_seconds
@@ -221,13 +221,13 @@ class PolledSource:
         """Facts of all nodes: one on which a placeholder is about to start is neither idle nor held."""
         classes = (self.queries.classes.answer if self.queries.classes else None) or {}
         paths = (self.queries.topology.answer if self.queries.topology else None) or {}
-        found = {}
+        facts = {}
         for name in states.known:
             told = states.facts.get(name, NO_FACTS)
             about = classes.get(name, told)
             pool = told.pool or self._selection.pool
-            found[name] = _placed(about, pool, path_of_unit(name, paths.get(node_of_unit(name), about.topology)))
-        return found
+            facts[name] = _placed(about, pool, path_of_unit(name, paths.get(node_of_unit(name), about.topology)))
+        return facts
 
 
 @lru_cache(maxsize=8192)

@@ -152,11 +152,11 @@ def _in_use(gres: str, line: str) -> int:
 
 def _words(state: str) -> list[str]:
     """Words of a state. A sign after one, such as `*` for a node that is silent, is a word of its own."""
-    found = []
+    words = []
     for word in state.split("+"):
         letters = word.rstrip("*~#!%$@^-")
-        found += [letters] if letters == word else [letters, word[len(letters) :]]
-    return found
+        words += [letters] if letters == word else [letters, word[len(letters) :]]
+    return words
 
 
 def _number(pairs: Mapping[str, str], name: str, line: str, otherwise: int | None = None) -> int:

@@ -60,12 +60,12 @@ def parse_priorities(text: str) -> dict[str, JobPriority]:
         lines = lines_of(text)
     except UnreadableError as error:
         raise SourceError(f"squeue, last line: {error}") from error
-    found = {}
+    priorities = {}
     for number, line in enumerate(lines, 1):
         row = _ROW.fullmatch(line.strip())
         if not row:
             raise SourceError(f"squeue, line {number}: {UnreadableError('JOB|STATE|PRIORITY|NICE|SUBMITTED', line)}")
-        found[row["job"]] = JobPriority(
+        priorities[row["job"]] = JobPriority(
             row["job"], row["state"], int(row["priority"]), int(row["nice"]), row["submitted"]
         )
-    return found
+    return priorities

@@ -106,12 +106,12 @@ def parse_queue(text: str, *, skip_unreadable: bool = False) -> tuple[QueuedJob,
         if line.startswith("#") and rows:
             rows[-1][2].append(line)
             continue
-        found = _ROW.fullmatch(line)
-        if not found:
+        match = _ROW.fullmatch(line)
+        if not match:
             raise SourceError(f"squeue, line {number}: {UnreadableError(_EXPECTED_ROW, line)}")
-        buffer = found["buffer"]
-        rows.append((number, found, [] if buffer in NOTHING else [buffer]))
-    return tuple(_job(number, found, lines, skip_unreadable) for number, found, lines in rows)
+        buffer = match["buffer"]
+        rows.append((number, match, [] if buffer in NOTHING else [buffer]))
+    return tuple(_job(number, match, lines, skip_unreadable) for number, match, lines in rows)
 
 
 def _job(number: int, row: re.Match[str], directives: list[str], skip_unreadable: bool) -> QueuedJob:
@@ -190,10 +190,10 @@ def parse_node_counts(text: str, partitions: Collection[str] = ()) -> NodeCounts
 
 def _limit_s(text: str) -> float | None:
     """Seconds of `1-00:00:00`, `2:00:00` or `30:00`; None of UNLIMITED and other words."""
-    found = _LIMIT.fullmatch(text)
-    if not found:
+    match = _LIMIT.fullmatch(text)
+    if not match:
         if not _NO_LIMIT.fullmatch(text):
             raise UnreadableError("a time limit such as 1-00:00:00", text)
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds

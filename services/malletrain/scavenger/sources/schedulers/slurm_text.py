@@ -115,15 +115,15 @@ def parse_planned(text: str) -> tuple[PlannedStart, ...]:
     Raises:
         UnreadableError: the text has another form.
     """
-    found = []
+    starts = []
     for line in lines_of(text):
         parts = line.split("|")
         if len(parts) != 3:
             raise UnreadableError("JOB|START|NODES", line)
         job, start, nodes = (part.strip() for part in parts)
         if start not in NOTHING and nodes not in NOTHING:
-            found.append(PlannedStart(job, time_of(start), expand(nodes)))
-    return tuple(found)
+            starts.append(PlannedStart(job, time_of(start), expand(nodes)))
+    return tuple(starts)
 
 
 def parse_reservations(text: str) -> tuple[NodeReservation, ...]:
@@ -132,7 +132,7 @@ def parse_reservations(text: str) -> tuple[NodeReservation, ...]:
     Raises:
         UnreadableError: the text has another form.
     """
-    found = []
+    reservations = []
     for line in lines_of(text):
         if line.startswith("No reservations"):
             continue
@@ -142,8 +142,8 @@ def parse_reservations(text: str) -> tuple[NodeReservation, ...]:
         if pairs["Nodes"] in NOTHING:
             continue
         start, end = time_of(pairs["StartTime"]), time_of(pairs["EndTime"])
-        found.append(NodeReservation(pairs["ReservationName"], start, end, expand(pairs["Nodes"])))
-    return tuple(found)
+        reservations.append(NodeReservation(pairs["ReservationName"], start, end, expand(pairs["Nodes"])))
+    return tuple(reservations)
 
 
 def parse_classes(text: str, gpu_memory_mib: Mapping[str, int] = _NOT_TOLD) -> dict[str, NodeFacts]:
@@ -159,7 +159,7 @@ def parse_classes(text: str, gpu_memory_mib: Mapping[str, int] = _NOT_TOLD) -> d
     Raises:
         UnreadableError: the text has another form.
     """
-    found: dict[str, NodeFacts] = {}
+    facts_of_nodes: dict[str, NodeFacts] = {}
     for line in lines_of(text):
         parts = line.split("|")
         if len(parts) != 5:
@@ -175,14 +175,14 @@ def parse_classes(text: str, gpu_memory_mib: Mapping[str, int] = _NOT_TOLD) -> d
             gpu_memory_mib=gpu_memory_of(kind, gpu_memory_mib),
         )
         for name in _nodes(nodes):
-            found.setdefault(name, facts)
-    return found
+            facts_of_nodes.setdefault(name, facts)
+    return facts_of_nodes
 
 
 def _amount(text: str) -> int:
     """CPUs or MiB. `16+`: at least so many; 0: it says something else."""
-    found = _AMOUNT.fullmatch(text)
-    return int(found[1]) if found else 0
+    match = _AMOUNT.fullmatch(text)
+    return int(match[1]) if match else 0
 
 
 def _memory_mib(text: str) -> int:
@@ -211,11 +211,11 @@ def parse_topology(text: str) -> dict[str, GroupPath]:
         for node in _nodes(pairs.get("Nodes", "")):
             groups.setdefault(node, {}).setdefault(int(level), name)
     known: dict[GroupPath, GroupPath] = {}
-    found = {}
+    paths = {}
     for node, by_level in groups.items():
         path = tuple(by_level[level] for level in sorted(by_level, reverse=True))[-MAX_LEVELS:]
-        found[node] = known.setdefault(path, path)
-    return found
+        paths[node] = known.setdefault(path, path)
+    return paths
 
 
 def state_of(line: str, *, with_partition: bool) -> tuple[str, str, tuple[str, ...]]:
@@ -240,9 +240,9 @@ def gpus_of(gres: str) -> tuple[str, int]:
     kinds: list[str] = []
     total = 0
     for item in re.split(r",(?![^(]*\))", gres):
-        if found := _GPU.fullmatch(item.strip()):
-            total += int(found["count"] or 1)
-            kinds.append(found["kind"] or "gpu")
+        if match := _GPU.fullmatch(item.strip()):
+            total += int(match["count"] or 1)
+            kinds.append(match["kind"] or "gpu")
     return "+".join(dict.fromkeys(kinds)), total
 
 

@@ -53,14 +53,14 @@ def read_answer(text: str, *, skip_damage: bool = False) -> dict[str, Any]:
     """
     if _BY_PBS_ITSELF.match(text):
         return _by_lines(text)
-    found: Any
+    answer: Any
     try:
-        found = json.loads(text, parse_int=_integer)
+        answer = json.loads(text, parse_int=_integer)
     except (ValueError, RecursionError):
-        found = _Reader(text, skip_damage).answer()
-    if not isinstance(found, dict):
+        answer = _Reader(text, skip_damage).answer()
+    if not isinstance(answer, dict):
         raise UnreadableError("a JSON object", text)
-    return found
+    return answer
 
 
 def _integer(digits: str) -> int | str:
@@ -77,10 +77,10 @@ def _by_lines(text: str) -> dict[str, Any]:
     for line in lines[1:]:
         member = _MEMBER.fullmatch(line)
         element = None if member else _ELEMENT.fullmatch(line.removesuffix(","))
-        found = member or element
-        if found is None:
+        match = member or element
+        if match is None:
             continue
-        depth, odd = divmod(len(found[1]), _INDENT)
+        depth, odd = divmod(len(match[1]), _INDENT)
         if odd or not 1 <= depth <= min(len(open_), MAX_DEPTH):
             continue
         del open_[depth:]
@@ -147,8 +147,8 @@ class _Reader:
 
     def _resume(self, jobs: dict[str, Any]) -> None:
         """Read the jobs that come after the damage."""
-        while found := _NEXT_JOB.search(self._text, self._at):
-            self._at = found.end()
+        while match := _NEXT_JOB.search(self._text, self._at):
+            self._at = match.end()
             try:
                 self._member(jobs, 2)
             except _DamageError:
@@ -200,7 +200,7 @@ class _Reader:
         return _plain(bare[0].strip())
 
     def _array(self, depth: int) -> list[Any]:
-        found = []
+        values = []
         self._at += 1
         while (character := self._next()) != "]":
             if not character or character == "}":
@@ -208,9 +208,9 @@ class _Reader:
             if character == ",":
                 self._at += 1
             else:
-                found.append(self._value(depth, _AFTER_ELEMENT, _AFTER_ELEMENT))
+                values.append(self._value(depth, _AFTER_ELEMENT, _AFTER_ELEMENT))
         self._at += 1
-        return found
+        return values
 
     def _string(self, after: re.Pattern[str], surely_after: re.Pattern[str]) -> str:
         begin = self._at + 1
@@ -244,10 +244,10 @@ class _Reader:
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str]:
         """A match at this place, of a pattern that matches even nothing."""
-        found = pattern.match(self._text, self._at)
-        assert found is not None
-        self._count(found.end() - self._at + 1)
-        return found
+        match = pattern.match(self._text, self._at)
+        assert match is not None
+        self._count(match.end() - self._at + 1)
+        return match
 
     def _count(self, steps: int) -> None:
         self._steps -= steps
