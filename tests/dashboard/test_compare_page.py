@@ -12,7 +12,8 @@ import pytest
 
 from malletrain.dashboard.identities import Viewer
 from malletrain.dashboard.pages import compare_page
-from malletrain.dashboard.pages.compare_page import MAX_JOBS, ComparePage, members_of
+from malletrain.dashboard.pages.compare_page import ComparePage
+from malletrain.dashboard.pages.older_jobs import MAX_JOBS, OlderAnswer, members_of
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.observer.history import History
 from malletrain.observer.job_facts import JobFact
@@ -64,8 +65,14 @@ def page_of(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> ComparePage:
     monkeypatch.setattr(compare_page, "job_manager", lambda _: answers)
     monkeypatch.setattr(compare_page, "metrics_of", answers.metrics)
     times = iter(NOW + 60.0 * minute for minute in range(10))
+
+    async def nothing_older(*_: Any) -> OlderAnswer:
+        return OlderAnswer()
+
     shared = SimpleNamespace(
-        watcher=SimpleNamespace(now=lambda: next(times)), history=history(*OWN, FLOOD[0], FLOOD[1])
+        watcher=SimpleNamespace(now=lambda: next(times)),
+        history=history(*OWN, FLOOD[0], FLOOD[1]),
+        older=SimpleNamespace(ask=nothing_older),
     )
     viewer = Viewer("ada", "operator", "id", 2 * NOW, "token")
     return ComparePage(cast(Any, shared), viewer, Selection(group="resnet"), "light")
