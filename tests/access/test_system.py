@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -271,3 +272,8 @@ def test_without_services_and_keys_the_command_says_what_is_missing(tmp_path: Pa
     done = run_command("jobs", cwd=tmp_path)
     assert done.returncode == 1
     assert "is `malletrain up` running?" in done.stderr
+    with (tmp_path / "up.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = run_command("jobs", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "`malletrain up` runs here and has not started it yet: `malletrain health --seconds 60`" in done.stderr

@@ -10,8 +10,8 @@ import pytest
 
 from malletrain.caller.dependencies import dependencies_in_words, name_identifiers, parse_names
 from malletrain.caller.job_request import JobRequest, job_spec
-from malletrain.cli.jobs.jobs import complete_state
-from malletrain.cli.jobs.naming import dependency_of, job_of, own_job_of, unfinished_job_of
+from malletrain.cli.jobs.jobs import complete_state, of_array
+from malletrain.cli.jobs.naming import dependency_of, job_of, jobs_meant, own_job_of, unfinished_job_of
 from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.runtime.errors import InvalidInputError, NotFoundError
 from malletrain.v1 import access_pb2, job_manager_pb2, resources_pb2
@@ -141,3 +141,23 @@ def test_names_that_nobody_has() -> None:
 def test_states_are_completed() -> None:
     assert complete_state("r") == ["running", "rescaling"]
     assert "unspecified" not in complete_state("")
+
+
+def test_the_name_of_an_array_means_all_its_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    services, known = stubs(
+        ("j000001", "grid", "ada", DONE),
+        ("j000002", "grid", "ada", DONE),
+        ("j000003", "grid", "ada", RUNNING),
+        ("j000004", "vit", "ada", RUNNING),
+        ("j000005", "grid", "eve", RUNNING),
+    )
+    for job, array in zip(known.jobs, ("a000001", "a000002", "a000002", "", "a000005"), strict=True):
+        job.array_id = array
+    found = jobs_meant(services, ["grid"])
+    assert found is not None
+    assert [job.id for job in found] == ["j000002", "j000003"]
+    assert capsys.readouterr().err == "note: 'grid' is taken for a000002, the newest of this name\n"
+    assert jobs_meant(services, ["vit"]) is None
+    assert [job.id for job in of_array(services, known.jobs, "grid")] == ["j000002", "j000003"]
+    assert [job.id for job in of_array(services, known.jobs, "a000005")] == ["j000005"]
+    assert of_array(services, known.jobs, "vit") == []

@@ -12,7 +12,9 @@ import pytest
 
 from malletrain.dashboard.identities import Viewer
 from malletrain.dashboard.pages import compare_page
-from malletrain.dashboard.pages.compare_page import MAX_JOBS, ComparePage, members_of
+from malletrain.dashboard.pages.compare_page import ComparePage
+from malletrain.dashboard.pages.job_page import JobPage
+from malletrain.dashboard.pages.older_jobs import MAX_JOBS, OlderAnswer, members_of
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.observer.history import History
 from malletrain.observer.job_facts import JobFact
@@ -64,8 +66,14 @@ def page_of(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> ComparePage:
     monkeypatch.setattr(compare_page, "job_manager", lambda _: answers)
     monkeypatch.setattr(compare_page, "metrics_of", answers.metrics)
     times = iter(NOW + 60.0 * minute for minute in range(10))
+
+    async def nothing_older(*_: Any) -> OlderAnswer:
+        return OlderAnswer()
+
     shared = SimpleNamespace(
-        watcher=SimpleNamespace(now=lambda: next(times)), history=history(*OWN, FLOOD[0], FLOOD[1])
+        watcher=SimpleNamespace(now=lambda: next(times)),
+        history=history(*OWN, FLOOD[0], FLOOD[1]),
+        older=SimpleNamespace(ask=nothing_older),
     )
     viewer = Viewer("ada", "operator", "id", 2 * NOW, "token")
     return ComparePage(cast(Any, shared), viewer, Selection(group="resnet"), "light")
@@ -90,3 +98,23 @@ def test_other_errors_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     page = page_of(monkeypatch, Answers(FLOOD[0].id, grpc.StatusCode.UNAVAILABLE))
     asyncio.run(page.ask())
     assert "does not answer" in page.regions().texts["notes"]
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (JobFact("j000002", name="sweep", owner="ada", array="a000001"), ["a000001"]),
+        (JobFact("j000002", name="net", owner="ada", fleet="f000001"), ["f000001"]),
+        (JobFact("j000002", name="study-7", owner="ada"), ["study"]),
+        (JobFact("j000002", name="alone", owner="ada"), []),
+    ],
+)
+def test_the_page_of_a_job_leads_to_its_comparison(job: JobFact, expected: list[str]) -> None:
+    shared = SimpleNamespace(history=history(job))
+    viewer = Viewer("eve", "user", "id", 2 * NOW, "token")
+    page = JobPage(cast(Any, shared), viewer, Selection(job="j000002"), "light")
+    found = page.regions().texts["together"]
+    assert found.count("<a ") == len(expected)
+    for group in expected:
+        assert f'href="/compare?group={group}&amp;owner=ada"' in found
+        assert f"Compare with the others of {group}" in found

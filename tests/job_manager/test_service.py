@@ -222,6 +222,28 @@ async def test_listing_in_pages(harness: ManagerHarness) -> None:
         assert code is grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_listing_the_newest_of_a_group_first(harness: ManagerHarness) -> None:
+    for name in ("study-0", "other", "study-1", "study", "studying-1", "study-2"):
+        await harness.stub.SubmitJobs(pb.SubmitJobsRequest(specs=[spec_message(name=name)]))
+
+    async def pages(**request: Any) -> list[list[str]]:
+        found, token = [], ""
+        while True:
+            page = await harness.stub.ListJobs(pb.ListJobsRequest(page_token=token, **request))
+            found.append([job.spec.name for job in page.jobs])
+            token = page.next_page_token
+            if not token:
+                return found
+
+    assert await pages(group="study", newest_first=True, page_size=2) == [["study-2", "study"], ["study-1", "study-0"]]
+    assert await pages(group="study", page_size=3) == [["study-0", "study-1", "study"], ["study-2"]]
+    assert await pages(group="study-1") == [["study-1"]]
+    assert await pages(newest_first=True) == [["study-2", "studying-1", "study", "study-1", "other", "study-0"]]
+    code, message = await refused(harness.stub.ListJobs(pb.ListJobsRequest(group="a\0")))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert message.startswith("group: expected characters other than NUL")
+
+
 async def test_watching(harness: ManagerHarness) -> None:
     first = await harness.submit()
     call = harness.stub.WatchJobs(pb.WatchJobsRequest())

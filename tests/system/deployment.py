@@ -96,7 +96,7 @@ class PlainStubs(ServiceStubs):
 
     def _channel(self, service: str) -> grpc.Channel:
         if service not in self._channels:
-            address = self._settings.peer(service).address
+            address = self.settings.peer(service).address
             self._channels[service] = plain_blocking_channel(address, self.credential)
         return self._channels[service]
 

@@ -8,16 +8,19 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from malletrain.caller.settings import InstallationView
 from malletrain.runtime.access.credentials import Credential, FixedToken
 from malletrain.runtime.access.keys import owner_file
-from malletrain.runtime.access.munge import Munge, MungeError, find_munge
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.messages import unix_seconds
 from malletrain.runtime.peer import Peer
-from malletrain.v1 import access_pb2, access_pb2_grpc
+from malletrain.v1 import access_pb2
+
+if TYPE_CHECKING:
+    from malletrain.runtime.access.munge import Munge
 
 TOKEN_VARIABLE = "MALLETRAIN_TOKEN"
 TOKEN_FILE_VARIABLE = "MALLETRAIN_TOKEN_FILE"
@@ -84,6 +87,8 @@ class MungeToken:
             MungeError: munged does not answer although it should.
             grpc.RpcError: JobManager did not give a token.
         """
+        from malletrain.runtime.access.munge import MungeError
+
         if not self._token or self._monotonic() >= self._renew_at:
             try:
                 credential = self._munge.make_credential()
@@ -98,6 +103,8 @@ class MungeToken:
         return self._token
 
     def _exchange(self, credential: str) -> access_pb2.ExchangeMungeCredentialResponse:
+        from malletrain.v1 import access_pb2_grpc
+
         request = access_pb2.ExchangeMungeCredentialRequest(credential=credential)
         channel = open_blocking_channel(self._job_manager, None)
         try:
@@ -138,6 +145,8 @@ def caller_credential(settings: InstallationView, environment: Mapping[str, str]
         return FixedToken(_checked(token, TOKEN_VARIABLE))
     if path := variables.get(TOKEN_FILE_VARIABLE, ""):
         return RenewedToken(Path(path))
+    from malletrain.runtime.access.munge import find_munge  # who has a token starts sooner without it
+
     owner = owner_credential(settings)
     munge = find_munge(settings.access)
     if munge is None:

@@ -41,7 +41,12 @@ _VERBS = {
     **dict.fromkeys(("log", "tail", "output"), "logs"),
     **dict.fromkeys(("sacct", "sreport"), "usage"),
     **dict.fromkeys(("start", "server"), "up"),
+    **dict.fromkeys(("sweep", "hpo"), "search"),
 }
+_ABSENT_VERBS = {
+    "wait": "`malletrain submit --wait` waits for the end of what it submits; `malletrain logs -f JOB` for one job",
+}
+"""What to say of verbs that nothing stands for."""
 _STATES = {
     **dict.fromkeys(("done", "ended", "finished", "success", "succeeded", "cd"), ("completed",)),
     **dict.fromkeys(("pending", "pd"), ("queued", "waiting")),
@@ -64,6 +69,11 @@ def why_absent(name: str) -> str:
 def own_verb(word: str, known: Sequence[str]) -> str:
     """The verb that is meant by a word which is none; empty: none is like it."""
     return _VERBS.get(word) or next(iter(get_close_matches(word, known, 1)), "")
+
+
+def why_no_verb(word: str) -> str:
+    """What to do in place of a verb that nothing stands for; empty: something does, or it is not known."""
+    return _ABSENT_VERBS.get(word, "")
 
 
 def states_in_words(name: str, known: Sequence[str]) -> str:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from malletrain.common.environment import PREFIX
-from malletrain.runtime.access.munge import MungeSettings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.peer import Authorities, Peer
 from malletrain.runtime.setting_places import place_in_words
@@ -25,6 +23,9 @@ from malletrain.runtime.settings_file import (
     default_state_folder,
     settings_file,
 )
+
+if TYPE_CHECKING:
+    from malletrain.runtime.access.munge import MungeSettings
 
 _SERVER_NAMES = ("auto", "role", "host")
 _MUNGE = ("auto", "on", "off")
@@ -219,6 +220,10 @@ def _read(file: Path) -> str:
 
 
 def _parsed(text: str, file: Path | None) -> dict[str, Any]:
+    if not text:
+        return {}
+    import tomllib  # not everybody has a file
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

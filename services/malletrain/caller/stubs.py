@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import grpc
 
 from malletrain.caller.settings import InstallationView
+from malletrain.common.file_locks import is_locked
 from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel, service_of
 from malletrain.runtime.errors import MalleTrainError
-from malletrain.runtime.settings_file import CONFIG_FILE
+from malletrain.runtime.settings_file import CONFIG_FILE, UP_LOCK
 
 if TYPE_CHECKING:
     from malletrain.v1 import (
@@ -61,20 +62,21 @@ class ServiceStubs:
 
     Attributes:
         credential: What is shown to the services.
+        settings: Where they are.
     """
 
     def __init__(self, settings: InstallationView, credential: Credential) -> None:
         self.credential = credential
-        self._settings = settings
+        self.settings = settings
         self._channels: dict[str, grpc.Channel] = {}
 
     def _channel(self, service: str) -> grpc.Channel:
         if service not in self._channels:
-            peer = self._settings.peer(service)
-            if peer.authority_file == self._settings.own_authority_file and _is_missing(peer.authority_file):
+            peer = self.settings.peer(service)
+            if peer.authority_file == self.settings.own_authority_file and _is_missing(peer.authority_file):
                 raise ServiceCallError(
-                    f"no services have been started here yet: no {peer.authority_file}; is `malletrain up` running? "
-                    f"({in_words(self._settings)})",
+                    f"no services have been started here yet: no {peer.authority_file}; {_about_up(self.settings)} "
+                    f"({in_words(self.settings)})",
                     wrong_use=False,
                 )
             self._channels[service] = open_blocking_channel(peer, self.credential)
@@ -145,6 +147,13 @@ def in_words(settings: InstallationView) -> str:
     return f"state folder {settings.state_dir}, {by}"
 
 
+def _about_up(settings: InstallationView | None) -> str:
+    """What to do where a service is not there: `malletrain up` may be starting it."""
+    if settings is not None and is_locked(settings.state_dir / UP_LOCK):
+        return "`malletrain up` runs here and has not started it yet: `malletrain health --seconds 60` waits for it"
+    return "is `malletrain up` running?"
+
+
 def is_unverified(error: grpc.RpcError) -> bool:
     """Whether a call failed because what answers is not the service, or is not known by the certificates here."""
     details = error.details() or ""
@@ -167,9 +176,8 @@ def explain(error: grpc.RpcError, settings: InstallationView | None = None) -> S
             wrong_use=False,
         )
     if code == grpc.StatusCode.UNAVAILABLE:
-        return ServiceCallError(
-            f"{service} does not answer; is `malletrain up` running? ({details}){ending}", wrong_use=False
-        )
+        hint = _about_up(settings)
+        return ServiceCallError(f"{service} does not answer; {hint} ({details}){ending}", wrong_use=False)
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServiceCallError(f"{service} did not answer in time; does `malletrain health` say so?", wrong_use=False)
     if code == grpc.StatusCode.UNAUTHENTICATED:

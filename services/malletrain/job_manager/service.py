@@ -47,6 +47,7 @@ from malletrain.job_manager.telemetry.change_spans import ChangeSpans
 from malletrain.job_manager.telemetry.metrics import JobManagerMetrics
 from malletrain.job_manager.usage_answers import UsageAnswers
 from malletrain.job_manager.visibility import event_visible_to, for_service, visible_to
+from malletrain.model.job_groups import in_group
 from malletrain.model.job_state import JobState
 from malletrain.runtime.access.certificate_renewal import CertificateRenewal
 from malletrain.runtime.access.identity import Role, current_caller, require_owner
@@ -361,11 +362,11 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         return pb.GetJobResponse(job=self._shown(await self._find_job(request.job_id)))
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
-        """Jobs, oldest first."""
+        """Jobs, oldest or newest first."""
         del context
         size = wire.page_size(request.page_size)
-        _check_text("owner", request.owner)
-        _check_text("name", request.name)
+        for field in ("owner", "name", "group"):
+            _check_text(field, getattr(request, field))
         states = [_state(index, value) for index, value in enumerate(request.states)]
         position = wire.position(request.page_token)
         await self._engine.caught_up()
@@ -373,18 +374,20 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         held = looked_at = 0
         while True:
             wanted = min(_READ_AT_ONCE, size - len(jobs))
-            stored_jobs = await asyncio.to_thread(self._store.jobs, position, wanted + 1, states, request.owner)
+            stored_jobs = await asyncio.to_thread(
+                self._store.jobs, position, wanted + 1, states, request.owner, newest_first=request.newest_first
+            )
             for index, job in enumerate(stored_jobs[:wanted]):
                 if index % _SHOWN_AT_ONCE == 0:
                     await asyncio.sleep(0)  # a release must not wait for a thousand jobs
-                if request.name and job.spec.name != request.name:
+                if not _is_asked_for(job, request):
                     position = job.number
                     continue
                 jobs.append(self._told(job))
                 held, position = held + jobs[-1].ByteSize(), job.number
                 if held >= MAX_BYTES:
                     break
-            others = bool(stored_jobs) and stored_jobs[-1].number > position
+            others = bool(stored_jobs) and stored_jobs[-1].number != position
             looked_at += wanted  # a page of few jobs, or none, may follow a look at many of other names
             if not others or len(jobs) == size or held >= MAX_BYTES or looked_at >= wire.MAX_PAGE:
                 token = str(position) if others else ""
@@ -577,6 +580,13 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """A job as the caller may see it."""
         message = wire.job_message(self._engine.shown(job), self._launcher.version_of(job.id))
         return visible_to(current_caller(), message)
+
+
+def _is_asked_for(job: Job, request: pb.ListJobsRequest) -> bool:
+    """Whether a job has the name and the group that a listing is of."""
+    if request.name and job.spec.name != request.name:
+        return False
+    return not request.group or in_group(request.group, job.spec.name, job.array_id, job.fleet_id)
 
 
 def _check_text(field: str, text: str) -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from malletrain.model.job_groups import in_group, search_of
 from malletrain.observer.job_facts import JobFact
-
-_NUMBERED = re.compile(r"(.*\S)-[0-9]{1,9}", re.DOTALL)
 
 
 def belongs(job: JobFact, group: str) -> bool:
     """Whether a job is a member of an array or fleet, has this name, or is a trial of the search of this name."""
-    if group in (job.array, job.fleet, job.name):
-        return bool(group)
-    found = _NUMBERED.fullmatch(job.name)
-    return found is not None and found[1] == group
+    return in_group(group, job.name, job.array, job.fleet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +33,7 @@ def groups_of(jobs: Iterable[JobFact], user: str) -> list[JobGroup]:
     counted: Counter[tuple[str, str, str]] = Counter()
     newest: dict[tuple[str, str, str], str] = {}
     for job in jobs:
-        found = _NUMBERED.fullmatch(job.name)
-        name = found[1] if found is not None else job.name
+        name = search_of(job.name) or job.name
         key = (job.array or job.fleet or name, name, job.owner)
         counted[key] += 1
         newest[key] = max(newest.get(key, ""), _padded(job.id))

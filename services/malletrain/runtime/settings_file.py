@@ -14,6 +14,8 @@ CONFIG_VARIABLE = f"{PREFIX}CONFIG_FILE"
 """Names the file of settings where the option --config does not."""
 AUTHORITY_FILE = "ca.pem"
 """Name of the certificate in the state folder by which callers know the services."""
+UP_LOCK = "up.lock"
+"""Name of the file in the state folder that `malletrain up` holds a lock on as long as it runs."""
 SERVICES = ("scavenger", "monitor", "job_manager", "profiler", "allocator")
 DEFAULT_ADDRESSES = {
     "scavenger": "127.0.0.1:7701",

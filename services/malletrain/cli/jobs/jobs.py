@@ -15,7 +15,7 @@ from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.layout import Column, ListingCell, first_line
 from malletrain.cli.shared.listing import ListingRow, ListingView, Output, listing, print_listing
 from malletrain.cli.shared.output import duration, state_cell, state_name
-from malletrain.cli.shared.owner_output import owner_shares, print_owners, quota_in_words, quota_of
+from malletrain.cli.shared.owner_output import owner_shares, print_owners, quota_in_words
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.cli.shared.terminal import has_terminal
 from malletrain.model.burst_buffer import burst_buffer_in_words
@@ -41,7 +41,7 @@ def jobs(
     owner: Annotated[str, typer.Option(metavar="NAME", help="Only jobs that this user submitted.")] = "",
     name: Annotated[str, typer.Option(help="Only jobs of this name.")] = "",
     mine: Annotated[bool, typer.Option("--mine", help="Only jobs that you submitted.")] = False,
-    array: Annotated[str, typer.Option(metavar="ID", help="Only jobs of this array, e.g. a000012.")] = "",
+    array: Annotated[str, typer.Option(metavar="ID", help="Only jobs of this array, e.g. a000012, or its name.")] = "",
     owners: Annotated[
         bool, typer.Option("--owners", help="The owners instead of the jobs: what they use, have used, and weigh.")
     ] = False,
@@ -58,13 +58,14 @@ def jobs(
             print_owners(owner_shares(stubs), view)
             return
         states = [parse_state(name) for name in state or []]
-        found = list(all_jobs(stubs, states, own_name(stubs) if mine else owner, name))
-        if array and not (found := [job for job in found if job.array_id == array]):
+        pages = list(job_pages(stubs, states, own_name(stubs) if mine else owner, name))
+        found = [job for page in pages for job in page.jobs]
+        if array and not (found := of_array(stubs, found, array)):
             raise NotFoundError(f"no such job of array {quoted(array)} is known")
         if view.output is Output.NAME and not view.sort:  # nothing but JobManager is asked
             print_listing(_COLUMNS[:1], [ListingRow((job.id,), dict) for job in found], view, nothing="no jobs")
             return
-        quota = quota_of(stubs)
+        quota = pages[-1].burst_buffer
         known = ask(stubs, found)
         tell_why_jobs_wait(stubs, found)
     now, several = time.time(), len({job.owner for job in found}) > 1
@@ -131,6 +132,18 @@ def _row(job: resources_pb2.Job, seen: Outlook, now: float, *, several_owners: b
     return ListingRow(cells, lambda: job_dict(job) | {"outlook": outlook_dict(seen)})
 
 
+def of_array(stubs: ServiceStubs, jobs: Sequence[resources_pb2.Job], array: str) -> list[resources_pb2.Job]:
+    """The jobs of an array, by its identifier or its name; of several the caller's newest, or else others'."""
+    if found := [job for job in jobs if job.array_id == array]:
+        return found
+    named = [job for job in jobs if job.array_id and job.spec.name == array]
+    if not named:
+        return []
+    own = own_name(stubs)
+    newest = ([job for job in named if job.owner == own] or named)[-1].array_id
+    return [job for job in jobs if job.array_id == newest]
+
+
 def _unsure(job: resources_pb2.Job) -> bool:
     """Whether its samples are counted without knowing from where it went on."""
     return job.samples > 0 and not job.samples_known
@@ -152,9 +165,16 @@ def all_jobs(
         owner: Only jobs of this owner; empty: of all.
         name: Only jobs of this name; empty: of all. A JobManager of an earlier version takes no notice of it.
     """
-    request = job_manager_pb2.ListJobsRequest(states=states, owner=owner, name=name)
-    for page in all_pages(stubs.job_manager.ListJobs, request, timeout=DEADLINE_SECONDS):
+    for page in job_pages(stubs, states, owner, name):
         yield from page.jobs
+
+
+def job_pages(
+    stubs: ServiceStubs, states: Sequence[resources_pb2.JobState.ValueType] = (), owner: str = "", name: str = ""
+) -> Iterator[job_manager_pb2.ListJobsResponse]:
+    """The pages of `all_jobs`, at least one. Each tells the quota of burst buffer, too."""
+    request = job_manager_pb2.ListJobsRequest(states=states, owner=owner, name=name)
+    yield from all_pages(stubs.job_manager.ListJobs, request, timeout=DEADLINE_SECONDS)
 
 
 def parse_state(name: str) -> resources_pb2.JobState.ValueType:

@@ -208,7 +208,8 @@ def dependency_of(stubs: ServiceStubs, part: str, text: str, now: float) -> str:
 def jobs_meant(stubs: ServiceStubs, texts: Sequence[str]) -> list[resources_pb2.Job] | None:
     """The jobs that are to be compared: each by its identifier or name, or all of an array, a fleet or a search.
 
-    Jobs of a search are known by their names, `NAME-1` and so on, where no job has the name itself.
+    Jobs of a search are known by their names, `NAME-1` and so on, where no job has the name itself. A name of jobs of
+    an array is the name of the array.
 
     Returns:
         The jobs, each once, in the order in which they were named; None: one job was named, and no group of jobs.
@@ -228,12 +229,22 @@ def jobs_meant(stubs: ServiceStubs, texts: Sequence[str]) -> list[resources_pb2.
             jobs = [stubs.job_manager.GetJob(request, timeout=DEADLINE_SECONDS).job]
         else:
             jobs = _named_or_trials(stubs, text)
-            if not _is_trial_of(text, jobs[0]):
+            if jobs[-1].array_id:
+                jobs = _array_meant(jobs, text)
+            elif not _is_trial_of(text, jobs[0]):
                 if alone:
                     return None
                 jobs = jobs[-1:]
         found |= {job.id: job for job in jobs}
     return list(found.values())
+
+
+def _array_meant(jobs: Sequence[resources_pb2.Job], name: str) -> list[resources_pb2.Job]:
+    """The newest array of these jobs. Standard error says so where there are others of its name."""
+    meant, others = meant_by_name(jobs)
+    if others:
+        typer.echo(f"note: {quoted(name)} is taken for {meant}, the newest of this name", err=True)
+    return [job for job in jobs if job.array_id == meant]
 
 
 def _named_or_trials(stubs: ServiceStubs, text: str) -> list[resources_pb2.Job]:

@@ -47,7 +47,7 @@ def search(
     ] = False,
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
-    """Search for good values of parameters with Optuna; each trial is a job. Needs `pip install optuna`.
+    """Search for good values of parameters with Optuna; each trial is a job. Needs malletrain[search].
 
     Called again with the same name, it goes on with the study, and with the trials that run.
 
@@ -82,7 +82,7 @@ class _StubCalls:
         try:
             return method(request, timeout=DEADLINE_SECONDS)
         except grpc.RpcError as error:
-            raise exception_of(error) from error
+            raise exception_of(error, self.stubs.settings) from error
 
 
 def _run(asked: SearchRequest, name: str, placed: Callable[[InvalidInputError], InvalidInputError]) -> Study:

@@ -90,7 +90,7 @@ class ServiceForks:
             except OSError as error:
                 self.close()
                 if not isinstance(error, ConnectionError):  # else it has ended, and has said why where it knows
-                    print(f"{_NOT_SHARED}: {error or type(error).__name__}", file=sys.stderr)
+                    print(f"{_NOT_SHARED}, which starts without: {error or type(error).__name__}", file=sys.stderr)
             else:
                 self._has_forked = True
                 return process

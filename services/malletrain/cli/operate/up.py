@@ -31,7 +31,7 @@ from malletrain.common.files import make_private_folder, make_state_folder
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
-from malletrain.runtime.settings_file import SERVICES
+from malletrain.runtime.settings_file import SERVICES, UP_LOCK
 from malletrain.runtime.watchdog import watchdog_for
 
 _POLL_SECONDS = 0.1
@@ -112,7 +112,7 @@ def lock_state_folder(state_dir: Path) -> Iterator[None]:
     Raises:
         MalleTrainError: it is locked already.
     """
-    with (state_dir / "up.lock").open("w") as lock:
+    with (state_dir / UP_LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

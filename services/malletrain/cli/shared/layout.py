@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.cells import cell_len, set_cell_size
-
 _GAP = 2
 """Cells between two columns."""
 _MIN_CUT = 12
@@ -163,7 +161,25 @@ def shorten(text: str, cells: int) -> str:
     line = first_line(text)
     if cell_len(line) <= cells:
         return line
-    return set_cell_size(line, cells - 1).rstrip() + "…"
+    return _cut(line, cells - 1).rstrip() + "…"
+
+
+def cell_len(text: str) -> int:
+    """How many cells of a terminal a text takes."""
+    if text.isascii() and text.isprintable():
+        return len(text)
+    from rich.cells import cell_len as measured  # most tables have nothing but ASCII, and start sooner without it
+
+    return measured(text)
+
+
+def _cut(text: str, cells: int) -> str:
+    """A text that is wider than a number of cells, cut to it."""
+    if text.isascii() and text.isprintable():
+        return text[:cells]
+    from rich.cells import set_cell_size  # as above
+
+    return set_cell_size(text, cells)
 
 
 def joined(cells: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
@@ -13,7 +12,6 @@ from typing import Any, cast
 
 import typer
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -60,6 +58,8 @@ def to_dict(message: Message) -> dict[str, Any]:
 
 def to_proto_dict(message: Message) -> dict[str, Any]:
     """A message as protobuf JSON, with default values."""
+    from google.protobuf.json_format import MessageToDict  # tables start sooner without it
+
     document: dict[str, Any] = MessageToDict(message, always_print_fields_with_no_presence=True)
     return document
 
@@ -99,6 +99,8 @@ def _prefix(name: str) -> str:
 
 def print_json(value: object) -> None:
     """Print a value as JSON on standard output."""
+    import json  # tables start sooner without it
+
     typer.echo(json.dumps(value, indent=2))
 
 

@@ -17,12 +17,6 @@ from malletrain.runtime.messages import job_state_of
 from malletrain.v1 import allocator_pb2, job_manager_pb2, resources_pb2
 
 
-def quota_of(stubs: ServiceStubs) -> job_manager_pb2.BurstBufferQuota:
-    """The quota that the operator grants, and what of it is held."""
-    request = job_manager_pb2.ListJobsRequest(page_size=1)
-    return stubs.job_manager.ListJobs(request, timeout=DEADLINE_SECONDS).burst_buffer
-
-
 def quota_in_words(quota: job_manager_pb2.BurstBufferQuota) -> str:
     """A line about the quota."""
     held, granted, free = map(burst_buffer_in_words, (quota.held_gb, quota.granted_gb, quota.free_gb))

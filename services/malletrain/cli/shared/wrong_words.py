@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from malletrain.caller.other_names import own_options, own_verb, why_absent
+from malletrain.caller.other_names import own_options, own_verb, why_absent, why_no_verb
 
 _RUNNING = ("submit", "check")
 """Verbs that are given a command."""
@@ -40,5 +40,7 @@ def of_option(verb: str, option: str, words: Sequence[str], others: Sequence[str
 
 def of_verb(word: str, verbs: Sequence[str]) -> str:
     """What is said of a verb that there is not."""
+    if absent := why_no_verb(word):
+        return absent
     meant = own_verb(word, verbs)
     return f"do you mean `malletrain {meant}`?" if meant else "`malletrain --help` lists all"

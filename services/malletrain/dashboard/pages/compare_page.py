@@ -16,23 +16,23 @@ from malletrain.dashboard.figures.plots import Course, comparison_figure, course
 from malletrain.dashboard.identities import Viewer
 from malletrain.dashboard.pages import markup, views
 from malletrain.dashboard.pages.job_answers import job_manager, metrics_of, no_answer_in_words
-from malletrain.dashboard.pages.markup import STATES, Cell, Regions, Row, Section
+from malletrain.dashboard.pages.markup import STATES, Cell, ChoiceForm, Regions, Row, Section
+from malletrain.dashboard.pages.older_jobs import MAX_JOBS, OlderAnswer, members_of
 from malletrain.dashboard.pages.page import Page, SharedData
 from malletrain.dashboard.pages.selection import Selection
-from malletrain.observer.history import History
 from malletrain.observer.job_facts import JobFact
-from malletrain.observer.job_groups import JobGroup, belongs, groups_of
+from malletrain.observer.job_groups import JobGroup, groups_of
 from malletrain.runtime.channel import DEADLINE_SECONDS
 from malletrain.v1 import job_manager_pb2, monitor_pb2
 
-MAX_JOBS = 64
-"""That are compared, the newest; the viewer's own before those of others."""
 MAX_GROUPS = 20
 _POINTS = 256
 _ASK_EVERY_S = 5.0
 _AT_ONCE = 8
 _USUAL = ("loss", "train_loss", "val_loss")
+_CHOICE_NOTE = "Of any age that JobManager keeps: j000012 j000019, a000012, resnet, or several names with commas."
 _SECTIONS = (
+    Section("choice", "choice-note"),
     Section("text", "notes"),
     Section("links", "groups", "Jobs that belong together", "Arrays, fleets, searches, and jobs of one name."),
     Section("links", "metrics", "Metric"),
@@ -85,6 +85,8 @@ class ComparePage(Page):
         if self.selection.group:
             self.title = f"Compare {self.selection.group}"
         self._known: dict[str, LoggedByJob] = {}
+        self._older: OlderAnswer | None = None
+        self._asking = False
         self._asked = 0.0
         self._error = ""
         self._version = 0
@@ -102,6 +104,12 @@ class ComparePage(Page):
     def metric(self) -> str:
         """What the jobs are compared by; empty: not known yet."""
         return self.selection.metric or usual_metric(self._metrics())
+
+    def choice(self) -> ChoiceForm:
+        """The form that leads to jobs of any age."""
+        hidden = tuple(self.selection.arguments(group="", owner="", metric="").items())
+        label = "Identifiers, an array, a search or a name"
+        return ChoiceForm("group", label, self.selection.group, "/compare", hidden, number=False)
 
     def figures(self) -> list[Any]:
         """Its figure."""
@@ -124,6 +132,7 @@ class ComparePage(Page):
         rows = tuple(self._row(job) for job in reversed(self._members()))
         return Regions(
             {
+                "choice-note": _CHOICE_NOTE,
                 "notes": markup.paragraphs(self._notes()),
                 "groups": markup.links(
                     (self._in_words(group), self._of_group(group), self._is_chosen(group)) for group in groups
@@ -151,21 +160,35 @@ class ComparePage(Page):
         if self._error:
             return [f"{self._error}."]
         members = self._members()
-        if not members:
-            return [f"No job of {self.selection.group} in the last 24 hours."]
-        if any(job.id not in self._known for job in members):
+        if self._older is None or any(job.id not in self._known for job in members):
             return ["asking …"]
-        if not self._metrics():
-            return ["None of them has logged a metric that you may see; log_metrics({'loss': value}, step) logs one."]
-        return []
+        notes = []
+        if not members:
+            notes.append(f"No job of {self.selection.group} is kept.")
+        elif not self._metrics():
+            notes.append(
+                "None of them has logged a metric that you may see; log_metrics({'loss': value}, step) logs one."
+            )
+        elif len(members) == MAX_JOBS:
+            notes.append(f"The newest {MAX_JOBS} are shown; there may be more.")
+        if not self._older.whole:
+            notes.append(
+                "There are too many newer jobs to look at them all: older ones are found by their identifiers."
+            )
+        return notes
 
     def _metrics(self) -> list[str]:
         return sorted({name for known in self._known.values() for name in known.metrics})
 
     def _members(self) -> list[JobFact]:
         """The newest jobs of the group, oldest first, but for those that the services have forgotten."""
-        found = members_of(self.history, self.selection, self.viewer.user)
+        found = self._all_members()
         return [job for job in found if (known := self._known.get(job.id)) is None or known.found]
+
+    def _all_members(self) -> list[JobFact]:
+        return members_of(
+            self.history, self.selection, self.viewer.user, self._older.jobs if self._older is not None else ()
+        )
 
     def _courses(self) -> list[Course]:
         found = []
@@ -206,8 +229,25 @@ class ComparePage(Page):
         if not self.selection.group or now - self._asked < _ASK_EVERY_S:
             return
         self._asked = now
-        members = members_of(self.history, self.selection, self.viewer.user)
-        due = [job for job in members if (known := self._known.get(job.id)) is None or not known.final]
+        if self._asking:  # a search may take longer
+            return
+        self._asking = True
+        before, older_before, error_before = dict(self._known), self._older, self._error
+        try:
+            self._older = await self.shared.older.ask(self.viewer, self.selection)
+            due = await self._ask_jobs()
+            self._error = ""
+        except grpc.aio.AioRpcError as error:
+            due = False
+            self._error = no_answer_in_words(error)
+        finally:
+            self._asking = False
+        if due or self._known != before or self._older != older_before or self._error != error_before:
+            self._version += 1
+
+    async def _ask_jobs(self) -> bool:
+        """Ask for what those have logged of which not all is known, and say whether there were any."""
+        due = [job for job in self._all_members() if (known := self._known.get(job.id)) is None or not known.final]
         places = asyncio.Semaphore(_AT_ONCE)
 
         async def one(job: JobFact, ask: Callable[[JobFact], Awaitable[LoggedByJob]]) -> tuple[str, LoggedByJob]:
@@ -219,15 +259,9 @@ class ComparePage(Page):
                         raise
                     return job.id, LoggedByJob(final=job.final, found=False)
 
-        before, error_before = dict(self._known), self._error
-        try:
-            self._known |= dict(await asyncio.gather(*(one(job, self._names_of) for job in due)))
-            self._known |= dict(await asyncio.gather(*(one(job, self._with_history) for job in due)))
-            self._error = ""
-        except grpc.aio.AioRpcError as error:
-            self._error = no_answer_in_words(error)
-        if due or self._known != before or self._error != error_before:
-            self._version += 1
+        self._known |= dict(await asyncio.gather(*(one(job, self._names_of) for job in due)))
+        self._known |= dict(await asyncio.gather(*(one(job, self._with_history) for job in due)))
+        return bool(due)
 
     async def _names_of(self, job: JobFact) -> LoggedByJob:
         known = self._known.get(job.id)
@@ -251,27 +285,16 @@ class ComparePage(Page):
         return " ".join(f"{name}={value}" for name, value in sorted(answer.job.spec.array_parameters.items()))
 
 
-def members_of(history: History, selection: Selection, user: str) -> list[JobFact]:
-    """The newest jobs of the chosen group, oldest first: those of one owner if one is chosen, else a user's before all.
-
-    Names are chosen freely, so that jobs of others may have the same: they push out none of the user's own.
-    """
-    found = [
-        job for job in history.jobs.values() if belongs(job, selection.group) and selection.owner in ("", job.owner)
-    ]
-    found.sort(key=lambda job: (job.owner == user, len(job.id), job.id))
-    return sorted(found[-MAX_JOBS:], key=lambda job: (len(job.id), job.id))
-
-
 async def compared_columns(shared: SharedData, viewer: Viewer, selection: Selection) -> Columns:
     """All that is kept of what the jobs of a group have logged of the chosen metric; of all metrics if none is chosen.
 
     Raises:
-        grpc.aio.AioRpcError: Monitor does not answer.
+        grpc.aio.AioRpcError: a service refuses, or does not answer.
     """
     names = [selection.metric] if selection.metric else []
     found: dict[str, list[Any]] = {name: [] for name in ("job", "metric", "unix_s", "step", "value", "least", "most")}
-    for job in members_of(shared.watched.history, selection, viewer.user):
+    older = await shared.older.ask(viewer, selection)
+    for job in members_of(shared.watched.history, selection, viewer.user, older.jobs):
         for history in await metrics_of(shared.watcher, viewer, job.id, 0, names):
             for point in history.points:
                 row = (job.id, history.name, point.unix_seconds, point.step, point.value, point.least, point.most)

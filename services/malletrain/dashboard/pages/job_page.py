@@ -26,6 +26,7 @@ from malletrain.dashboard.pages.job_answers import (
 )
 from malletrain.dashboard.pages.markup import Cell, Regions, Row, Section
 from malletrain.dashboard.pages.page import Page
+from malletrain.model.job_groups import search_of
 from malletrain.observer import intake, job_intake
 from malletrain.observer.eta import eta, idle_quantiles
 from malletrain.observer.facts import HeldFact
@@ -121,6 +122,7 @@ _SOURCES = {
 
 _SECTIONS = (
     Section("facts", "facts"),
+    Section("links", "together"),
     Section("text", "actions"),
     Section("figure", "scale", "Nodes", "As commanded, by the journal, with what changed them.", half=True),
     Section("figure", "rate", "Rate", "Samples per second of all workers together, as Monitor measures it.", half=True),
@@ -289,18 +291,33 @@ class JobPage(Page):
         lines = "\n".join(_log_line(*line) for line in self._own.log)
         log = str(escape(lines or self._own.log_error or ("nothing yet" if self._own.version else "asking …")))
         return Regions(
-            {"facts": markup.facts(self._facts()), "log": log, "actions": actions_html(self._actions())},
+            {
+                "facts": markup.facts(self._facts()),
+                "log": log,
+                "together": markup.links(self._together()),
+                "actions": actions_html(self._actions()),
+            },
             {"journal": tuple(rows)},
         )
 
-    def _actions(self) -> tuple[Action, ...]:
+    def _fact(self) -> JobFact | None:
         own = job_intake.job_fact(self._own.job) if self._own.job is not None else None
-        return job_actions(self.viewer.user, self.viewer.role, self.history.jobs.get(self.job_id) or own)
+        return self.history.jobs.get(self.job_id) or own
+
+    def _together(self) -> list[tuple[str, str, bool]]:
+        """The link to the comparison with the other jobs of its array, fleet or search, if it is of one."""
+        fact = self._fact()
+        group = "" if fact is None else fact.array or fact.fleet or search_of(fact.name)
+        if fact is None or not group:
+            return []
+        link = self.selection.link("compare", job="", group=group, owner=fact.owner, metric="")
+        return [(f"Compare with the others of {group}", link, False)]
+
+    def _actions(self) -> tuple[Action, ...]:
+        return job_actions(self.viewer.user, self.viewer.role, self._fact())
 
     def _facts(self) -> list[tuple[str, str]]:
-        fact = self.history.jobs.get(self.job_id)
-        if self._own.job is not None:
-            fact = fact or job_intake.job_fact(self._own.job)
+        fact = self._fact()
         if fact is None:
             return [("job", self._own.error or "choose one on the page Jobs")]
         progress = self.history.progress.get(self.job_id)

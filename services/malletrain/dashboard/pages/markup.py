@@ -38,14 +38,15 @@ class Section:
 
 @dataclass(frozen=True)
 class ChoiceForm:
-    """A form that leads to another address of a page by one number.
+    """A form that leads to another address of a page by one number or text.
 
     Attributes:
         name: Of the argument.
-        label: What the number is.
+        label: What the number or text is.
         value: What is chosen; empty: nothing.
         action: Address of the page.
         hidden: Names and values that the address keeps.
+        number: Whether it is a number, 1 at least.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ChoiceForm:
     value: str
     action: str
     hidden: tuple[tuple[str, str], ...]
+    number: bool = True
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from malletrain.dashboard.figures.plots import theme_named, time_range
 from malletrain.dashboard.identities import Viewer
 from malletrain.dashboard.pages import markup, views
 from malletrain.dashboard.pages.markup import Regions, Section
+from malletrain.dashboard.pages.older_jobs import OlderJobs
 from malletrain.dashboard.pages.selection import SPANS, Selection, shown_in, zone_in_words, zone_named
 from malletrain.dashboard.templates import page_template
 from malletrain.observer.history import History
@@ -43,12 +44,14 @@ class SharedData:
         happened: When something notable was last seen, in seconds since the epoch.
         watcher: Follows the services.
         replays: Replays of the past.
+        older: Jobs that are not in the history, for the viewers who may see them.
     """
 
     def __init__(self, watcher: Watcher, replays: Replays) -> None:
         """Show what the watcher knows so far."""
         self.watcher = watcher
         self.replays = replays
+        self.older = OlderJobs(watcher)
         self.history: History = watcher.watched.history
         self.happened = 0.0
         self._revision = -1

@@ -242,16 +242,22 @@ class JobStore:
             row = connection.execute(_SELECT_JOB.where(_JOBS.c.number == number)).one_or_none()
         return None if row is None else _stored_job(row.body, row.owner)
 
-    def jobs(self, after: int, limit: int, states: Collection[JobState], owner: str = "") -> list[Job]:
-        """Jobs with a number above `after`, oldest first.
+    def jobs(
+        self, after: int, limit: int, states: Collection[JobState], owner: str = "", *, newest_first: bool = False
+    ) -> list[Job]:
+        """Jobs with a number above `after`, oldest first, or with one below it, newest first.
 
         Args:
-            after: Number.
+            after: Number; 0: from the first one on, in either order.
             limit: Most jobs.
             states: Only jobs in these states; empty: in all.
             owner: Only jobs of this owner; empty: of all.
+            newest_first: Whether the newest come first.
         """
-        query = _SELECT_JOB.where(_JOBS.c.number > after).order_by(_JOBS.c.number).limit(limit)
+        number = _JOBS.c.number
+        query = _SELECT_JOB.order_by(number.desc() if newest_first else number).limit(limit)
+        if after:
+            query = query.where(number < after if newest_first else number > after)
         if states:
             query = query.where(_JOBS.c.state.in_([state.value for state in states]))
         if owner:

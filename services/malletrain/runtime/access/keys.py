@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
 import os
-import secrets
 import stat
 from pathlib import Path
 
@@ -67,7 +65,7 @@ def load_key(state_dir: Path) -> bytes:
     path = make_keys_folder(state_dir) / KEY_FILE
     try:
         if not path.exists():
-            make_private(path, secrets.token_hex(32) + "\n")
+            make_private(path, _random_hex(32) + "\n")
         key = read_private(path).strip()
     except OSError as error:
         raise InvalidInputError("state_dir", f"a folder with a usable key ({error})", str(state_dir)) from error
@@ -76,12 +74,21 @@ def load_key(state_dir: Path) -> bytes:
     return key
 
 
+def _random_hex(count: int) -> str:
+    """So many random bytes, two digits each."""
+    import secrets  # those who only look for the owner's token start sooner without it
+
+    return secrets.token_hex(count)
+
+
 def installation_id(state_dir: Path) -> str:
     """Identifier of an installation: the same as long as its key is, and no secret.
 
     Raises:
         InvalidInputError: there is no usable key, and none can be made.
     """
+    import hmac  # as above
+
     return hmac.digest(load_key(state_dir), b"installation", "sha256").hex()[:_ID_LENGTH]
 
 
@@ -107,7 +114,7 @@ def make_private(path: Path, text: str) -> None:
     Raises:
         OSError: it can't be made.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{_random_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - of a descriptor
         file.write(text)
