@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+import numpy as np
+
 from malletrain.allocator.problem.group_table import (
     Chosen,
     GroupOption,
@@ -21,6 +23,7 @@ from malletrain.allocator.problem.group_table import (
     GroupTable,
     PartedProblem,
     up_to_whole,
+    whole,
 )
 from malletrain.allocator.problem.objective import ScaleValues, objective_of, scale_values
 from malletrain.allocator.solvers.choice_table import best_counts, groups_of, present_counts
@@ -31,6 +34,7 @@ from malletrain.allocator.solvers.milp_counts import read_counts
 from malletrain.allocator.solvers.milp_kinds import kinds_model, read_groups
 from malletrain.allocator.solvers.owner_knapsack import OwnerGroup
 from malletrain.allocator.solvers.solver_process import SolverAnswer
+from malletrain.model.topology import group_of
 
 _SMALL = 500
 """Variables of a model up to which HiGHS has all the time that a solve may take."""
@@ -73,7 +77,7 @@ def solve_in_groups(table: GroupTable, solve_model: SolveModel) -> GroupedCounts
     per_job = [table.possible_scales(index, scale_values(job, problem)) for index, job in enumerate(problem.jobs)]
     owners, pool = groups_of(problem), problem.capacity
     sure = {job: own[0] for job, own in table.options.items() if len(own) == 1 and not table.replica(job)}
-    bound = best_counts(per_job, pool, owners or _limits(table, sure))
+    bound = best_counts(per_job, pool, owners or (*_limits(table, sure), *_replica_limits(table)))
     if (placed := settled(table, bound)) is not None:
         return GroupedCounts(bound, placed, proven=True, solver="dp")
     reason = f"highs-groups: a model of more than {_MAX_VARIABLES} variables"
@@ -175,6 +179,23 @@ def _limits(
     return tuple(found)
 
 
+def _replica_limits(table: GroupTable) -> tuple[OwnerGroup, ...]:
+    """All nodes in whole replicas as the limit of the jobs with replicas of one size, in groups of one level."""
+    problem, members = table.problem, dict[tuple[int, int], list[int]]()
+    for job in table.options:
+        if replica := table.replica(job):
+            members.setdefault((problem.jobs[job].topology_level, replica), []).append(job)
+    found = []
+    for (level, replica), jobs in members.items():
+        groups = Counter(group_of(problem.paths.get(name, ()), level) for name in problem.nodes)
+        groups.pop(None, None)
+        room = sum(whole(size, replica) for size in groups.values())
+        # What they have of nodes of which the group is not known they may keep.
+        room += sum(len(option.held) for job in jobs for option in table.options[job] if option.group is None)
+        found.append(OwnerGroup("", tuple(jobs), room))
+    return tuple(found)
+
+
 def _greedy(
     table: GroupTable, per_job: Sequence[ScaleValues], wanted: Sequence[int], owners: Sequence[OwnerGroup]
 ) -> Iterator[tuple[list[int], PartedProblem]]:
@@ -183,23 +204,31 @@ def _greedy(
     yield _in_turn(table, chosen_groups(table, present), per_job, present)
     chosen = chosen_groups(table, wanted)
     fixed = [
-        _stopped(scales) if index in table.options and index not in chosen else scales
+        _at_most(scales, 0) if index in table.options and index not in chosen else scales
         for index, scales in enumerate(per_job)
     ]
-    yield _in_turn(table, chosen, fixed, wanted)
+    first = _in_turn(table, chosen, fixed, wanted)
+    yield first
     if owners:
         return  # what is wanted keeps their limits
+    # Replicas for which there was no place are left to others.
+    fixed = [
+        _at_most(scales, first[0][job]) if job in table.options and table.replica(job) else scales
+        for job, scales in enumerate(fixed)
+    ]
     staying = [index for index, job in enumerate(table.problem.jobs) if wanted[index] >= len(job.current_nodes)]
     single = {job: parts[0].option for job, parts in chosen.items() if not table.replica(job)}
-    found = best_counts(fixed, table.problem.capacity, _limits(table, single, staying))
+    limits = (*_limits(table, single, staying), *_replica_limits(table))
+    found = best_counts(fixed, table.problem.capacity, limits)
     # Jobs that must be in one group stay in those for which the limits are; replicas choose again.
     anew = chosen_groups(table, found) | {job: [GroupPart(option, found[job])] for job, option in single.items()}
     yield _in_turn(table, anew, fixed, found)
 
 
-def _stopped(scales: ScaleValues) -> ScaleValues:
-    """No scale but 0."""
-    return replace(scales, sizes=scales.sizes[:1], values=scales.values[:1], costs=scales.costs[:1])
+def _at_most(scales: ScaleValues, most: int) -> ScaleValues:
+    """A job's scales of so many nodes at most."""
+    last = int(np.searchsorted(scales.sizes, most, side="right"))
+    return replace(scales, sizes=scales.sizes[:last], values=scales.values[:last], costs=scales.costs[:last])
 
 
 def _in_turn(
