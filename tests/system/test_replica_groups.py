@@ -29,7 +29,7 @@ CURVE = "1:100,2:200,4:390,6:570,8:700"
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(tmp_path_factory.mktemp("up"), SETTINGS) as deployment:
+    with deployed(tmp_path_factory.mktemp("up"), SETTINGS, seconds=180) as deployment:
         wait_until(lambda: len(deployment.json("nodes")) == 7, 60, "seven idle nodes")
         yield deployment
 
@@ -95,4 +95,6 @@ def test_replicas_stay_whole_and_in_one_rack_each(system: Deployment, tmp_path: 
     why = "it needs 8 nodes at least, the 2 of each replica in one innermost group; of the 7 known nodes, idle or"
     told_of_large = " ".join(large.stderr.split())
     assert why in told_of_large
-    assert "6 that suit it make whole replicas" in told_of_large
+    assert "6 that suit it make whole replicas, the largest such group has 3" in told_of_large
+    for name in (job, single, large.stdout.strip()):
+        assert system.command("cancel", name).returncode == 0

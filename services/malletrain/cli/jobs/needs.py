@@ -52,14 +52,21 @@ def unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> list[str
             continue
         if key not in counts:
             counts[key] = stubs.scavenger.CountSuitableNodes(request, timeout=DEADLINE_SECONDS)
-        least = job.spec.min_nodes
-        if (found := counts[key]).known_nodes and found.suitable_nodes < least:
-            lines.append(_too_few(job, found))
-        elif found.HasField("largest_group_nodes") and found.known_nodes > 0:
-            by_replica = found.HasField("replica_nodes")
-            if (found.replica_nodes if by_replica else found.largest_group_nodes) < least:
-                lines.append(_too_few_replicas(job, found) if by_replica else _too_small(job, found))
+        if counts[key].known_nodes and (line := _why_not(job, counts[key])):
+            lines.append(line)
     return lines
+
+
+def _why_not(job: resources_pb2.Job, found: scavenger_pb2.CountSuitableNodesResponse) -> str:
+    """What keeps a job from starting as the site is; empty: nothing that is known."""
+    least = job.spec.min_nodes
+    if job.spec.needs.ByteSize() and found.suitable_nodes < least:
+        return _too_few(job, found)
+    if found.HasField("replica_nodes"):
+        return _too_few_replicas(job, found) if found.replica_nodes < least else ""
+    if found.HasField("largest_group_nodes") and found.largest_group_nodes < least:
+        return _too_small(job, found)
+    return ""
 
 
 def tell_of_unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> list[str]:
