@@ -10,7 +10,7 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
-pytestmark = [pytest.mark.system, pytest.mark.long]
+pytestmark = [pytest.mark.system, pytest.mark.long, pytest.mark.timeout(600)]
 
 SETTINGS = """
 [scavenger]
