@@ -36,11 +36,11 @@ from malletrain.allocator.problem.planner import (
 )
 from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
-from malletrain.allocator.solvers.choice_table import groups_of
+from malletrain.allocator.solvers.choice_table import groups_of, present_counts
 from malletrain.allocator.solvers.kind_flow import can_be_placed
 from malletrain.allocator.solvers.milp import MilpModel
 from malletrain.allocator.solvers.solver_process import SolverAnswer, SolverProcess
-from malletrain.allocator.solvers.solving import present_counts, solve
+from malletrain.allocator.solvers.solving import solve
 from malletrain.allocator.wire.messages import (
     allocation_to_proto,
     job_from_proto,

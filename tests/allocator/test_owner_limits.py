@@ -24,10 +24,10 @@ from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJ
 from malletrain.allocator.problem.pools import PlannerOptions, split
 from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
 from malletrain.allocator.problem.validation import validate
-from malletrain.allocator.solvers.choice_table import ChoiceTable, ObjectiveParameters, best_counts
+from malletrain.allocator.solvers.choice_table import ChoiceTable, ObjectiveParameters, best_counts, present_counts
 from malletrain.allocator.solvers.owner_knapsack import OwnerGroup, owner_groups
 from malletrain.allocator.solvers.solver_process import SolverProcess
-from malletrain.allocator.solvers.solving import present_counts, solve
+from malletrain.allocator.solvers.solving import solve
 from malletrain.allocator.wire.messages import problem_from_proto, problem_to_proto
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError

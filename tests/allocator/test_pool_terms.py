@@ -36,8 +36,9 @@ from malletrain.allocator.problem.planner import (
 from malletrain.allocator.problem.pools import PoolTerms, terms_of
 from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
 from malletrain.allocator.settings import AllocatorSettings
+from malletrain.allocator.solvers.choice_table import present_counts
 from malletrain.allocator.solvers.solver_process import SolverProcess
-from malletrain.allocator.solvers.solving import present_counts, solve
+from malletrain.allocator.solvers.solving import solve
 from malletrain.allocator.wire.messages import allocation_to_proto, problem_from_proto, problem_to_proto
 from malletrain.cli.operate.plan import jobs_without_place, part_in_words
 from malletrain.model.scaling import ScalingPoint

@@ -1,10 +1,9 @@
-"""Plans with jobs whose nodes must all be in one group: they equal a brute force, and nobody migrates."""
+"""Plans with jobs whose nodes must be in groups: they equal a brute force, and nobody migrates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, product
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,7 +18,6 @@ from malletrain.allocator.problem.allocation_problem import (
     CostModel,
     Formulation,
     JobDemand,
-    NodeKind,
     ObjectiveMetric,
 )
 from malletrain.allocator.problem.forward_time import ForwardTime
@@ -29,20 +27,18 @@ from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJ
 from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
 from malletrain.allocator.solvers.group_choice import settled
-from malletrain.allocator.solvers.milp import MilpModel
-from malletrain.allocator.solvers.solver_process import SolverAnswer, SolverProcess
+from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.allocator.solvers.solving import solve
 from malletrain.allocator.wire.messages import allocation_to_proto, job_from_proto, problem_from_proto, problem_to_proto
 from malletrain.model.scaling import ScalingPoint
-from malletrain.model.topology import GroupPath, TopologyPreference, group_of
+from malletrain.model.topology import GroupPath, TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import allocator_pb2, resources_pb2
-from tests.allocator.problems import problems
+from tests.allocator.grouped_problems import Silent, best_at, brute_force, check, has_nodes, in_groups
 from tests.support.builders import job_message
 
 SLOW = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 LIMIT = 60.0
-PATHS: list[GroupPath] = [(), ("a",), ("a", "x"), ("a", "y"), ("b", "x")]
 
 
 @pytest.fixture(scope="module")
@@ -50,89 +46,6 @@ def process() -> Iterator[SolverProcess]:
     solver = SolverProcess()
     yield solver
     solver.close()
-
-
-class Silent(SolverProcess):
-    """HiGHS does not answer in time."""
-
-    def solve(self, model: MilpModel, seconds: float) -> SolverAnswer:
-        del model, seconds
-        return SolverAnswer(None, proven=False, problem="no answer in time")
-
-
-@st.composite
-def in_groups(draw: st.DrawFn) -> AllocationProblem:
-    """Nodes in racks and rows, some nobody knows where; jobs that must be in one of them, some spread, and others."""
-    problem = draw(problems(max_jobs=3, most_nodes=6))
-    paths = {node: draw(st.sampled_from(PATHS)) for node in problem.nodes}
-    jobs = []
-    for job in problem.jobs:
-        topology = draw(st.sampled_from([*TopologyPreference, TopologyPreference.REQUIRE]))
-        level = draw(st.integers(0, 2)) if topology is TopologyPreference.REQUIRE else 0
-        job = replace(
-            job, min_nodes=min(job.min_nodes, draw(st.integers(1, 2))), topology=topology, topology_level=level
-        )
-        if draw(st.booleans()) and level is not None:
-            first = next((group_of(paths[node], level) for node in job.current_nodes), None)
-            kept = tuple(node for node in job.current_nodes if group_of(paths[node], level) == first)
-            job = replace(job, current_nodes=kept)
-        jobs.append(job)
-    problem = replace(problem, jobs=tuple(jobs), paths={node: path for node, path in paths.items() if path})
-    if not draw(st.booleans()):
-        return problem
-    special = tuple(node for node in problem.nodes if draw(st.booleans()))
-    suited = [replace(job, unsuitable_kinds=(0,) if draw(st.booleans()) else ()) for job in problem.jobs]
-    return replace(problem, jobs=tuple(suited), kinds=(NodeKind(special),))
-
-
-def node_sets(problem: AllocationProblem, job: JobDemand, count: int) -> list[frozenset[str]]:
-    """All sets of so many nodes that a job could have, by the rules themselves: node by node."""
-    held = set(job.current_nodes)
-    barred = {node for kind in job.unsuitable_kinds for node in problem.kinds[kind].nodes}
-    if count <= len(held):
-        found = [frozenset(kept) for kept in combinations(sorted(held), count)]
-    else:
-        more = sorted(set(problem.nodes) - barred - held)
-        found = [frozenset(held | set(extra)) for extra in combinations(more, count - len(held))]
-    if job.topology is not TopologyPreference.REQUIRE:
-        return found
-    return [nodes for nodes in found if is_allowed(problem, job, nodes)]
-
-
-def is_allowed(problem: AllocationProblem, job: JobDemand, nodes: frozenset[str]) -> bool:
-    """Whether they are of one group; where a node is that has no group, a job only keeps what it has of such."""
-    groups = {group_of(problem.paths.get(node, ()), job.topology_level) for node in nodes}
-    return len(groups) <= 1 and (None not in groups or nodes <= set(job.current_nodes))
-
-
-def brute_force(problem: AllocationProblem) -> float:
-    """The best objective, by trying every set of nodes for every job."""
-    per_job = [scale_values(job, problem) for job in problem.jobs]
-    best = 0.0 if not per_job else float("-inf")
-    for choice in product(*(range(len(scales.sizes)) for scales in per_job)):
-        value = sum(float(scales.values[place]) for scales, place in zip(per_job, choice, strict=True))
-        counts = [int(scales.sizes[place]) for scales, place in zip(per_job, choice, strict=True)]
-        if value > best and has_nodes(problem, counts):
-            best = value
-    return best
-
-
-def has_nodes(problem: AllocationProblem, counts: list[int]) -> bool:
-    def fits(index: int, used: frozenset[str]) -> bool:
-        if index == len(counts):
-            return True
-        sets = node_sets(problem, problem.jobs[index], counts[index])
-        return any(fits(index + 1, used | nodes) for nodes in sets if not nodes & used)
-
-    return fits(0, frozenset())
-
-
-def check(problem: AllocationProblem, nodes_of: Mapping[str, tuple[str, ...]]) -> None:
-    handed = [node for nodes in nodes_of.values() for node in nodes]
-    assert len(handed) == len(set(handed))
-    for job in problem.jobs:
-        own = frozenset(nodes_of[job.id])
-        assert own in node_sets(problem, job, len(own)), f"{job.id} may not have {sorted(own)}"
 
 
 @SLOW
@@ -296,23 +209,11 @@ def test_an_explanation_says_what_other_plans_would_have_lost(
             assert worth.possible == (forced > float("-inf"))
             if worth.possible:
                 assert worth.loss == pytest.approx(answer.objective - forced, abs=1e-6 * largest)
-        if demand.topology is TopologyPreference.REQUIRE:
+        if demand.topology.requires:
             jobs = list(problem.jobs)
             jobs[index] = replace(demand, topology=TopologyPreference.NONE, topology_level=0)
             free = brute_force(replace(problem, jobs=tuple(jobs)))
             assert told.group_cost == pytest.approx(free - answer.objective, abs=1e-6 * largest)
-
-
-def best_at(problem: AllocationProblem, index: int, nodes: int) -> float:
-    """The best objective with a job at a scale; minus infinity where there is no such plan."""
-    per_job = [scale_values(job, problem) for job in problem.jobs]
-    found = float("-inf")
-    for choice in product(*(range(len(scales.sizes)) for scales in per_job)):
-        counts = [int(scales.sizes[place]) for scales, place in zip(per_job, choice, strict=True)]
-        value = sum(float(scales.values[place]) for scales, place in zip(per_job, choice, strict=True))
-        if counts[index] == nodes and value > found and has_nodes(problem, counts):
-            found = value
-    return found
 
 
 def test_a_measured_job_grows_within_its_group_only() -> None:

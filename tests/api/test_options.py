@@ -87,6 +87,8 @@ def test_options_become_a_specification(tmp_path: Path) -> None:
         ({"gpus": 0}, "gpus", "a whole number from 1"),
         ({"profile": "often"}, "profile", "auto, always or never"),
         ({"topology": "near"}, "topology", "prefer"),
+        ({"topology": "prefer=1"}, "topology", "require-replica=LEVEL"),
+        ({"topology": "require-replica=9"}, "topology", "a level of 1 to 8"),
     ],
 )
 def test_a_wrong_option_is_refused_by_its_name(options: dict[str, Any], field: str, expected: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.caller.job_file import JOB_KEYS, job_file_text, line_of, read_job_file, read_job_text
-from malletrain.caller.job_request import JobRequest, job_spec
+from malletrain.caller.job_request import JobRequest, job_spec, parse_topology
 from malletrain.cli.jobs.needs import parse_nodes
 from malletrain.cli.jobs.submit import job_file_of, submit
 from malletrain.runtime.errors import InvalidInputError
@@ -107,6 +107,15 @@ def test_any_text_and_number_is_read_as_it_was_written(text: str, weight: float)
     request = read(job_file_text(spec))
     assert (list(request.command), request.name, request.env) == ([text], text, {"NAME": text})
     assert request.weight == weight
+
+
+def test_each_kind_of_required_group_is_read_as_it_was_written() -> None:
+    for text in ("require", "require=8", "require-replica", "require-replica=2"):
+        topology, level = parse_topology(text)
+        spec = resources_pb2.JobSpec(command=["true"], min_nodes=2, max_nodes=4, nodes_per_replica=2)
+        spec.topology, spec.topology_level = topology, level
+        request = read(job_file_text(spec))
+        assert (request.topology, request.nodes_per_replica) == (text, 2)
 
 
 def test_a_member_of_a_fleet_is_no_job_file() -> None:

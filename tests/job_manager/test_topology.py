@@ -17,10 +17,13 @@ from malletrain.profiler.machine.options import ProfilingMode
 from malletrain.profiler.wire import declaration_of
 from malletrain.runtime.access.identity import Identity, Role
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.messages import terms_of
 from malletrain.v1 import fleet_pb2, resources_pb2
 from tests.support.builders import job, job_spec, spec_message
 
 PREFER = resources_pb2.TOPOLOGY_PREFERENCE_PREFER
+REQUIRE_REPLICA = resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE_REPLICA
+TORCHRUN = resources_pb2.LAUNCHER_BACKEND_TORCHRUN
 REQUIRE = resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE
 
 
@@ -44,7 +47,7 @@ def test_without_one_it_does_not_matter() -> None:
 
 def test_an_unknown_one_is_refused() -> None:
     with pytest.raises(InvalidInputError) as error:
-        checked(topology=3)
+        checked(topology=4)
     assert error.value.field == "specs[0].topology"
 
 
@@ -60,6 +63,23 @@ def test_a_required_group_has_a_level() -> None:
     assert declared.mode is ProfilingMode.NEVER
 
 
+def test_replicas_can_each_be_required_to_be_in_one_group() -> None:
+    replicas = {"nodes_per_replica": 2, "min_nodes": 2, "max_nodes": 6, "backend": TORCHRUN}
+    spec = checked(topology=REQUIRE_REPLICA, topology_level=1, **replicas)
+    assert (spec.topology, spec.topology_level, spec.grouped_nodes) == (TopologyPreference.REQUIRE_REPLICA, 1, 2)
+    stored = decode(encode(job(1, spec=spec)))
+    assert (stored.spec.topology, stored.spec.grouped_nodes) == (TopologyPreference.REQUIRE_REPLICA, 2)
+    told = wire.job_message(stored)
+    assert (told.spec.topology, told.spec.nodes_per_replica) == (REQUIRE_REPLICA, 2)
+    assert terms_of(told.spec).grouped_nodes == 2
+    assert declaration_of(told).mode is ProfilingMode.NEVER
+    with pytest.raises(InvalidInputError) as error:
+        checked(topology=REQUIRE_REPLICA)
+    assert (
+        str(error.value) == "specs[0].nodes_per_replica: expected at least 2, as topology require-replica says, got 0"
+    )
+
+
 @pytest.mark.parametrize(("topology", "level"), [(REQUIRE, 9), (REQUIRE, -1), (PREFER, 1), (0, 2)])
 def test_levels_that_can_not_be_meant_are_refused(topology: int, level: int) -> None:
     with pytest.raises(InvalidInputError) as error:
@@ -72,6 +92,9 @@ def test_members_of_fleets_have_none() -> None:
     with pytest.raises(InvalidInputError) as error:
         checked(topology=PREFER, fleet=fleet, max_nodes=2)
     assert error.value.field == "specs[0].topology"
+    with pytest.raises(InvalidInputError) as error:
+        checked(topology=REQUIRE_REPLICA, nodes_per_replica=2, fleet=fleet, max_nodes=2)
+    assert error.value.field == "specs[0].nodes_per_replica"
 
 
 def test_everybody_sees_it() -> None:

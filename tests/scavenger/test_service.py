@@ -106,6 +106,16 @@ async def test_nodes_of_one_group_are_counted(tmp_path: Path) -> None:
         assert (answer.suitable_nodes, answer.groups, answer.largest_group_nodes) == (4, 2, 2)
         anything = await scavenger.stub.CountSuitableNodes(scavenger_pb2.CountSuitableNodesRequest(), timeout=5)
         assert not anything.HasField("largest_group_nodes")
+        assert not answer.HasField("replica_nodes")
+        request = scavenger_pb2.CountSuitableNodesRequest(topology=resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE_REPLICA)
+        for nodes, replicas in ((2, 4), (3, 3), (4, 0)):
+            request.nodes_per_replica = nodes
+            answer = await scavenger.stub.CountSuitableNodes(request, timeout=5)
+            assert (answer.groups, answer.largest_group_nodes, answer.replica_nodes) == (2, 3, replicas)
+        request.nodes_per_replica = 1
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await scavenger.stub.CountSuitableNodes(request, timeout=5)
+        assert "nodes_per_replica: expected at least 2" in (error.value.details() or "")
         request.topology_level = 9
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await scavenger.stub.CountSuitableNodes(request, timeout=5)

@@ -67,6 +67,19 @@ def test_a_generation_has_whole_replicas_only_after_a_loss_too() -> None:
     assert state.release({"a", "c"}).target(everyone, NOW) == ()
 
 
+def test_replicas_that_must_be_near_each_other_are_those_of_the_command() -> None:
+    fixed = GenerationState(hosts_per_replica=2, fixed_replicas=True)
+    state = commanded("a1", "a2", "b1", "b2", state=fixed)
+    everyone = frozenset(slots("a1", "a2", "b1", "b2"))
+    assert state.target(everyone, NOW) == (("a1", 1), ("a2", 1), ("b1", 1), ("b2", 1))
+    assert state.release({"a2"}).target(everyone, NOW) == (("b1", 1), ("b2", 1))
+    assert state.release({"a2", "b1"}).target(everyone, NOW) == ()
+    # Where one is not warm in time, its own replica is left out.
+    assert state.target(frozenset(slots("a1", "b1", "b2")), NOW + 1000) == (("b1", 1), ("b2", 1))
+    grown = commanded("b1", "b2", "a1", "a3", sequence=2, state=state.release({"a2"}))
+    assert grown.target(frozenset(slots("a1", "a3", "b1", "b2")), NOW) == (("b1", 1), ("b2", 1), ("a1", 1), ("a3", 1))
+
+
 def test_a_generation_is_confirmed_once_all_its_members_have_started() -> None:
     state = commanded("a", "b")
     state = state.form(frozenset(slots("a", "b")), slots("a", "b"), NOW).start(Slot("a", 0))

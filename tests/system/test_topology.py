@@ -42,7 +42,7 @@ def submit(system: Deployment, *options: str) -> str:
 def test_jobs_get_a_rack_each_and_are_told_so(system: Deployment) -> None:
     refused = system.command("submit", "--topology", "prefer=2", "--", "sleep", "600")
     assert refused.returncode == 2
-    assert "--topology: expected none, prefer, require or require=LEVEL" in refused.stderr
+    assert "--topology: expected none, prefer, require, require-replica, require=LEVEL or" in refused.stderr
     jobs = [submit(system, "--topology", "prefer") for _ in range(3)]
     wait_until(lambda: all(len(system.job(job).commanded_nodes) == 2 for job in jobs), 60, "two nodes for each job")
     assert sorted(sorted(system.job(job).commanded_nodes) for job in jobs) == [sorted(rack) for rack in RACKS]

@@ -44,7 +44,8 @@ class JobOptions(TypedDict, total=False):
         constraint: Features that each node must have, e.g. `ib&big`.
         pool: Pool or partition that its nodes must be of.
         exclude: Names of nodes that it must not have.
-        topology: `prefer`: nodes near each other; `none`: any.
+        topology: `prefer`: nodes near each other; `require`, `require=2`: of one group; `require-replica`: each
+            replica's of one group; `none`: any.
         burst_buffer: Burst buffer that it holds until its end, e.g. `2TB`.
         cold: Whether each worker is started as a new interpreter.
         env: Variables of the workers.

@@ -148,7 +148,8 @@ class JobRequest:
         constraint: Features that each of its nodes must have, e.g. `ib&big`.
         pool: Pool or partition that its nodes must be of.
         exclude: Names of nodes that it must not have.
-        topology: `prefer`: nodes near each other; `require` or `require=2`: of one group; `none`: any.
+        topology: `prefer`: nodes near each other; `require` or `require=2`: of one group; `require-replica` or
+            `require-replica=2`: those of each replica of one group; `none`: any.
         burst_buffer: Burst buffer that it holds until its end, e.g. `2TB`; empty: none.
         cold: Whether each worker is started as a new interpreter.
         env: Variables of the workers.
@@ -298,15 +299,16 @@ def parse_profile(mode: str) -> resources_pb2.ProfileMode.ValueType:
 
 
 def parse_topology(text: str) -> tuple[resources_pb2.TopologyPreference.ValueType, int]:
-    """The preference that `--topology` names, and the level: `prefer`, `require` or `require=2`.
+    """The preference that `--topology` names, and the level: `prefer`, `require`, `require-replica` or `require=2`.
 
     Raises:
         InvalidInputError: it is not known.
     """
     name, equals, level = text.partition("=")
-    known = name in list(TopologyPreference) and (not equals or name == TopologyPreference.REQUIRE)
+    known = name in list(TopologyPreference) and (not equals or TopologyPreference(name).requires)
     if not known or (equals and level not in _LEVELS):
-        expected = f"none, prefer, require or require=LEVEL with a level of 1 to {MAX_LEVELS}"
+        forms = "none, prefer, require, require-replica, require=LEVEL or require-replica=LEVEL"
+        expected = f"{forms} with a level of 1 to {MAX_LEVELS}"
         raise InvalidInputError("--topology", expected, text)
     return preference_to_proto(TopologyPreference(name)), int(level or 0)
 

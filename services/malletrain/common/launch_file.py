@@ -47,6 +47,7 @@ class Launch:
         min_nodes: Fewest nodes on which the job is to train.
         max_nodes: Most nodes that it may get.
         nodes_per_replica: Nodes that one copy of the model is divided among; workers are on whole replicas only.
+        fixed_replicas: Whether each command names the hosts of one replica after the other, and these alone make one.
         hosts: Its hosts: name to worker processes there.
         agents: Where the agents of those hosts are that are not this machine, by name.
         certificate_file: File with the certificate that supervisors show agents; empty where there are none.
@@ -78,6 +79,7 @@ class Launch:
     min_nodes: int = 1
     max_nodes: int = 1
     nodes_per_replica: int = 1
+    fixed_replicas: bool = False
     hosts: Mapping[str, int] = field(default_factory=dict)
     agents: Mapping[str, AgentAddress] = field(default_factory=dict)
     certificate_file: str = ""
@@ -134,6 +136,7 @@ def launch_from_document(raw: Mapping[str, Any]) -> Launch:
         min_nodes=int(raw.get("min_nodes", 1)),
         max_nodes=int(raw.get("max_nodes", 1)),
         nodes_per_replica=int(raw.get("nodes_per_replica", 1)),
+        fixed_replicas=bool(raw.get("fixed_replicas", False)),
         hosts={host["name"]: int(host["slots"]) for host in raw["hosts"]},
         agents={
             host["name"]: AgentAddress(str(host["agent"]), str(host.get("agent_name", "")))

@@ -188,6 +188,9 @@ def _check_topology(at: str, spec: resources_pb2.JobSpec) -> TopologyPreference:
     preference = preference_from_proto(spec.topology, at)
     if preference is not TopologyPreference.NONE and spec.HasField("fleet"):
         raise InvalidInputError(at, "no preference: members of a fleet have none", preference.value)
+    if preference is TopologyPreference.REQUIRE_REPLICA and spec.nodes_per_replica < 2:
+        expected = f"at least 2, as topology {preference} says"
+        raise InvalidInputError(f"{at.rpartition('.')[0]}.nodes_per_replica", expected, spec.nodes_per_replica)
     return preference
 
 

@@ -31,7 +31,9 @@ class JobTerms:
         permitted_nodes: The only permitted scales, ascending; empty: every scale in the bounds.
         weight: Priority weight, MIN_WEIGHT to MAX_WEIGHT.
         topology: Whether it matters how near its nodes are to each other.
-        topology_level: The level of the group that all its nodes must be in, as `topology.group_of` takes it.
+        topology_level: The level of the group that all its nodes must be in, or all of a replica, as
+            `topology.group_of` takes it.
+        nodes_per_replica: Nodes that one copy of the model is divided among; the permitted scales are whole replicas.
     """
 
     min_nodes: int
@@ -41,6 +43,7 @@ class JobTerms:
     weight: float = 1.0
     topology: TopologyPreference = TopologyPreference.NONE
     topology_level: int = 0
+    nodes_per_replica: int = 1
 
     def terms(self, **others: Any) -> dict[str, Any]:
         """The fields of these terms by their names, for a job of another form.
@@ -64,6 +67,11 @@ class JobTerms:
         if self.permitted_nodes:
             return max((scale for scale in self.permitted_nodes if self.permits(scale) and scale <= nodes), default=0)
         return min(nodes, self.max_nodes) if nodes >= self.min_nodes else 0
+
+    @property
+    def grouped_nodes(self) -> int:
+        """How many nodes make a replica whose nodes must all be in one group; 1 where replicas need not be."""
+        return self.nodes_per_replica if self.topology is TopologyPreference.REQUIRE_REPLICA else 1
 
     @property
     def smallest(self) -> int:

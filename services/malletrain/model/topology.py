@@ -19,6 +19,12 @@ class TopologyPreference(StrEnum):
     NONE = "none"
     PREFER = "prefer"
     REQUIRE = "require"
+    REQUIRE_REPLICA = "require-replica"
+
+    @property
+    def requires(self) -> bool:
+        """Whether plans must keep to it: to one group for the whole job, or for each of its replicas."""
+        return self in (TopologyPreference.REQUIRE, TopologyPreference.REQUIRE_REPLICA)
 
 
 def group_of(path: GroupPath, level: int) -> GroupPath | None:
@@ -36,6 +42,19 @@ def group_of(path: GroupPath, level: int) -> GroupPath | None:
 def level_in_words(level: int) -> str:
     """A level as `group_of` takes it, for people."""
     return f"group of level {level}" if level else "innermost group"
+
+
+def requirement_in_words(preference: TopologyPreference, level: int, nodes_per_replica: int) -> str:
+    """What must be in one group, for people.
+
+    Args:
+        preference: One that requires groups.
+        level: The level, as `group_of` takes it.
+        nodes_per_replica: Nodes of each replica of the job.
+    """
+    each = f"the {nodes_per_replica} nodes of each replica"
+    what = each if preference is TopologyPreference.REQUIRE_REPLICA else "all its nodes"
+    return f"{what} must be in one {level_in_words(level)}"
 
 
 def path_problem(path: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from malletrain.model.scaling import RescaleStall
-from malletrain.model.topology import TopologyPreference
 from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements, JobProfile
 from malletrain.profiler.machine.job_views import ReportedJob
 from malletrain.profiler.machine.options import ProfilingMode
@@ -72,9 +71,8 @@ def job_from_proto(job: resources_pb2.Job) -> ReportedJob:
 def declaration_of(job: resources_pb2.Job) -> JobDeclaration:
     """What the user has declared of a job."""
     spec, terms = job.spec, terms_of(job.spec)
-    requires_group = terms.topology is TopologyPreference.REQUIRE
     # The plan measures members of a fleet, on nodes that the fleet has anyway.
-    certain_nodes = not job.fleet_id and (requires_group or bool(needs_from_proto(spec.needs)))
+    certain_nodes = not job.fleet_id and (terms.topology.requires or bool(needs_from_proto(spec.needs)))
     return JobDeclaration(
         **terms.terms(),
         job_id=job.id,

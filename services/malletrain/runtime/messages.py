@@ -110,6 +110,7 @@ def terms_of(spec: resources_pb2.JobSpec) -> JobTerms:
         weight=spec.weight or 1.0,
         topology=known_preference(spec.topology),
         topology_level=spec.topology_level,
+        nodes_per_replica=spec.nodes_per_replica or 1,
     )
 
 

@@ -12,6 +12,7 @@ _PREFERENCES = {
     resources_pb2.TOPOLOGY_PREFERENCE_UNSPECIFIED: TopologyPreference.NONE,
     resources_pb2.TOPOLOGY_PREFERENCE_PREFER: TopologyPreference.PREFER,
     resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE: TopologyPreference.REQUIRE,
+    resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE_REPLICA: TopologyPreference.REQUIRE_REPLICA,
 }
 _VALUES = {preference: value for value, preference in _PREFERENCES.items()}
 
@@ -37,10 +38,12 @@ def preference_to_proto(preference: TopologyPreference) -> resources_pb2.Topolog
     return _VALUES[preference]
 
 
-def level_from_proto(
-    message: resources_pb2.JobSpec | allocator_pb2.JobDemand | scavenger_pb2.CountSuitableNodesRequest, field: str
-) -> int:
-    """The level of the group that all nodes of a job must be in; see `topology.group_of`.
+_Asking = resources_pb2.JobSpec | allocator_pb2.JobDemand | scavenger_pb2.CountSuitableNodesRequest
+"""What says what is preferred, the level of groups, and the nodes of replicas."""
+
+
+def level_from_proto(message: _Asking, field: str) -> int:
+    """The level of the groups that nodes of a job must be in; see `topology.group_of`.
 
     Args:
         message: Says the preference and the level.
@@ -52,9 +55,27 @@ def level_from_proto(
     level, name = message.topology_level, f"{field}.topology_level" if field else "topology_level"
     if not 0 <= level <= MAX_LEVELS:
         raise InvalidInputError(name, f"0 to {MAX_LEVELS}", level)
-    if level and message.topology != resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE:
+    if level and not known_preference(message.topology).requires:
         raise InvalidInputError(name, "0 where no group is required", level)
     return level
+
+
+def replica_from_proto(message: _Asking, field: str) -> int:
+    """Nodes of each replica of a job, at least 1.
+
+    Args:
+        message: Says the preference and these nodes.
+        field: Where the message is; empty: it is a request.
+
+    Raises:
+        InvalidInputError: there are none, and each replica is to be in one group; the error names the field.
+    """
+    nodes = message.nodes_per_replica
+    by_replica = message.topology == resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE_REPLICA
+    if nodes < 0 or (by_replica and nodes < 2):
+        expected = "at least 2, as each replica is to be in one group" if by_replica else "at least 0"
+        raise InvalidInputError(f"{field}.nodes_per_replica" if field else "nodes_per_replica", expected, nodes)
+    return nodes or 1
 
 
 def paths_from_proto(groups: Iterable[allocator_pb2.NodeGroup], nodes: Collection[str]) -> dict[str, GroupPath]:

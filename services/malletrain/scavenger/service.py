@@ -24,7 +24,7 @@ from malletrain.runtime.kernel.peers import Peers
 from malletrain.runtime.node_names import check_node_names
 from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.server import ServiceHost
-from malletrain.runtime.topology_messages import level_from_proto, preference_from_proto
+from malletrain.runtime.topology_messages import level_from_proto, preference_from_proto, replica_from_proto
 from malletrain.scavenger.idle_events import IdleEvents, Recorder
 from malletrain.scavenger.machine.drains import Drain, read_drains
 from malletrain.scavenger.machine.idle_set import IdleSet
@@ -329,9 +329,10 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         if self._census is None or self._census[0] is not newest:
             self._census = newest, census_of(newest)
         preference, level = preference_from_proto(request.topology, "topology"), level_from_proto(request, "")
-        required = preference is TopologyPreference.REQUIRE
-        groups = suitable_in_groups(newest, needs, level) if required else None
-        return suitable_message(needs, self._census[1], groups)
+        nodes = replica_from_proto(request, "")
+        groups = suitable_in_groups(newest, needs, level) if preference.requires else None
+        replica = nodes if preference is TopologyPreference.REQUIRE_REPLICA else None
+        return suitable_message(needs, self._census[1], groups, replica)
 
     def _gauges(self) -> Gauges:
         machine, quarantined = self._machine, self._withdrawals.quarantined()

@@ -121,18 +121,20 @@ def suitable_in_groups(newest: Observation, needs: NodeNeeds, level: int) -> lis
 
 
 def suitable_message(
-    needs: NodeNeeds, known: TraitCensus, groups: Sequence[int] | None = None
+    needs: NodeNeeds, known: TraitCensus, groups: Sequence[int] | None = None, replica: int | None = None
 ) -> scavenger_pb2.CountSuitableNodesResponse:
     """How many nodes are such as a job needs.
 
     Args:
         needs: What the job needs.
         known: The nodes.
-        groups: How many suit it by group; None: they need not be in one.
+        groups: How many suit it by group; None: they need not be in groups.
+        replica: Nodes of each replica, which must be in one group; None: replicas need not be.
     """
     return scavenger_pb2.CountSuitableNodesResponse(
         largest_group_nodes=None if groups is None else max(groups, default=0),
         groups=len(groups or ()),
+        replica_nodes=None if replica is None else sum(count - count % replica for count in groups or ()),
         known_nodes=len(known),
         suitable_nodes=known.count(needs),
         needs=[

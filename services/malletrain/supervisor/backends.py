@@ -138,6 +138,7 @@ def _restarting_group(context: Context, backend: RestartingBackend) -> Restartin
         sharded,
         launch.min_nodes,
         launch.nodes_per_replica,
+        launch.fixed_replicas,
         launch.limits,
         launch.restarts_left,
         context.tell,

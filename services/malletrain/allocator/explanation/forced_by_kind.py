@@ -85,10 +85,15 @@ class KindOptima:
             per_job: Scales of each job, of up to one node more than there are.
             process: Where HiGHS runs.
         """
-        self._per_job = list(per_job)
         groups = GroupTable.of(problem)
+        self._all_scales = list(per_job)
+        # The model leaves out scales that are worth less than smaller ones: these must be possible.
+        self._per_job = [
+            groups.possible_scales(job, scales) if job in groups.options and groups.replica(job) else scales
+            for job, scales in enumerate(per_job)
+        ]
         self._table = kind_table(groups) if groups.options else KindTable.of(problem)
-        self._rooms = {job: groups.most_nodes(job) for job in groups.options}
+        self._in_groups = groups
         self._most = problem.capacity
         self._groups = groups_of(problem)
         self._pool = len(problem.nodes)
@@ -113,11 +118,14 @@ class KindOptima:
         Raises:
             PreconditionError: HiGHS does not find it in time.
         """
-        scales = self._per_job[job]
+        scales = self._all_scales[job]
         size, one = int(scales.sizes[place]), slice(place, place + 1)
         limit = min((group.limit for group in self._groups if job in group.jobs), default=size)
-        room = self._rooms.get(job, max(self._table.suitable_nodes(job), sum(self._table.held[job])))
-        if size > min(limit, room, self._most):
+        if job in self._in_groups.options:
+            fits = self._in_groups.possible(job, size)
+        else:
+            fits = size <= max(self._table.suitable_nodes(job), sum(self._table.held[job]))
+        if not fits or size > min(limit, self._most):
             return IMPOSSIBLE
         only = replace(scales, sizes=scales.sizes[one], values=scales.values[one], costs=scales.costs[one])
         return self._solve([*self._per_job[:job], only, *self._per_job[job + 1 :]], self._table, self._most)

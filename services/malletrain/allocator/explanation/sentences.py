@@ -8,7 +8,12 @@ from malletrain.allocator.explanation.nodes import NodeAccount
 from malletrain.allocator.explanation.worth import JobAccount, PartAccount, Reason, Worth
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, ObjectiveMetric
 from malletrain.allocator.problem.group_table import requires_group
-from malletrain.model.topology import level_in_words, spans_in_words
+from malletrain.model.topology import (
+    TopologyPreference,
+    level_in_words,
+    requirement_in_words,
+    spans_in_words,
+)
 
 
 def in_units(amount: float) -> str:
@@ -62,7 +67,8 @@ def of_job(account: JobAccount, part: AllocationProblem) -> list[str]:
     if requires_group(account.job):
         cost = f"without that the plan would be worth {in_units(account.group_cost)} {unit_of(part)} more"
         costs = cost if account.group_cost else "that costs the plan nothing"
-        found.append(f"all its nodes must be in one {level_in_words(account.job.topology_level)}: {costs}")
+        job = account.job
+        found.append(f"{requirement_in_words(job.topology, job.topology_level, job.nodes_per_replica)}: {costs}")
     if account.fewer is not None:
         found.append(_fewer(account, account.fewer, part))
     if account.more is not None and account.more.possible:
@@ -157,13 +163,26 @@ def _binding(job: JobDemand, nodes: int) -> str:
 
 
 def _largest(account: JobAccount) -> str:
-    """What keeps a job from having more nodes that must all be in one group."""
+    """What keeps a job from having more nodes that must be in groups."""
+    if account.job.topology is TopologyPreference.REQUIRE_REPLICA:
+        return _most_replicas(account)
     if account.job.current_nodes:
         return f"its group has {_nodes(account.suitable)} for it, and it stays there while it has nodes"
     level = level_in_words(account.job.topology_level)
     if not account.suitable:
         return f"no {level} has as many nodes as it needs at least, or it is not known where nodes are"
     return f"the largest {level} has {_nodes(account.suitable)} that suit it"
+
+
+def _most_replicas(account: JobAccount) -> str:
+    """What keeps a job from having more replicas whose nodes must be in one group each."""
+    job, level = account.job, level_in_words(account.job.topology_level)
+    each = f"{job.nodes_per_replica} nodes in one {level}"
+    if account.more is not None and account.more.nodes <= account.suitable:
+        return f"it gives up or completes what it has of replicas: each of them needs {each}"
+    if not account.suitable:
+        return f"a replica needs {each}: none has as many that suit it, or it is not known where nodes are"
+    return f"each replica needs {each}, and all together have {_nodes(account.suitable)} for whole replicas of it"
 
 
 def _needs(job: JobDemand) -> str:

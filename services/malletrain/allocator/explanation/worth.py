@@ -98,8 +98,8 @@ class JobAccount:
         scales: All its scales, if they were asked for.
         equal_nodes: What it would have if all owners had the same share; None: they have.
         suitable: How many nodes of the part suit it; of a job whose nodes must be in one group, the most of one that it
-            could be in.
-        group_cost: How much more the objective would be if its nodes need not be in one group.
+            could be in; of one whose replicas must be in one each, those that make whole replicas.
+        group_cost: How much more the objective would be if its nodes need not be in groups.
     """
 
     job: JobDemand
@@ -278,12 +278,12 @@ class PartExplainer:
         return GroupTable.of(self._rest)
 
     def _suitable(self, index: int) -> int:
-        """How many nodes suit a job, in the group that has most of them if all must be in one."""
+        """How many nodes suit a job; if it must be in groups, how many it could have of them."""
         job = self._rest.jobs[index]
         return self._groups.most_nodes(index) if requires_group(job) else len(suitable_nodes(self._rest, job))
 
     def _group_cost(self, index: int) -> float:
-        """How much better a plan would be in which the nodes of one job need not be in one group."""
+        """How much better a plan would be in which the nodes of one job need not be in groups."""
         jobs = list(self._rest.jobs)
         jobs[index] = replace(jobs[index], topology=TopologyPreference.NONE, topology_level=0)
         free = self._solving.optima(replace(self._rest, jobs=tuple(jobs)), self._values)
@@ -353,8 +353,10 @@ class PartExplainer:
         limit = self._rest.owner_limits.get(job.owner)
         if more.nodes > self._pool:
             return Reason.POOL_TOO_SMALL if more.nodes > len(self._rest.nodes) else Reason.POOL_LIMIT
-        if not more.possible and more.nodes > self._suitable(self._index[job.id]):
-            return Reason.GROUP_TOO_SMALL if requires_group(job) else Reason.UNSUITABLE_NODES
+        if not more.possible and requires_group(job) and not self._groups.possible(self._index[job.id], more.nodes):
+            return Reason.GROUP_TOO_SMALL
+        if not more.possible and not requires_group(job) and more.nodes > self._suitable(self._index[job.id]):
+            return Reason.UNSUITABLE_NODES
         if limit is not None and more.nodes > limit:
             return Reason.OWNER_LIMIT
         if more.loss < 0:

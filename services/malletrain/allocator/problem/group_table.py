@@ -1,22 +1,28 @@
-"""Jobs whose nodes must all be in one group, such as a rack: which groups each of them could be in. Pure.
+"""Jobs whose nodes must be in groups, such as racks: which groups each of them could be in. Pure.
 
-A job that has nodes stays in their group. One whose nodes are in several groups, since it has become known anew where
-nodes are, keeps nodes of one of them only.
+All nodes of such a job must be in one group, or all nodes of each of its replicas: the job then has whole replicas in
+each of its groups. One that has nodes keeps them where it grows, and takes no others where it shrinks. So a job that
+must be in one group stays there. If its nodes are in several, since it has become known anew where nodes are, it keeps
+those of one group only; and a replica that has lost nodes is completed, or given up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, NodeKind
 from malletrain.allocator.problem.kinds import suitable_nodes
+from malletrain.allocator.problem.objective import ScaleValues
 from malletrain.model.topology import GroupPath, TopologyPreference, group_of
 
 
 @dataclass(frozen=True)
 class GroupOption:
-    """A group that a job's nodes may be in.
+    """A group that nodes of a job may be in.
 
     Attributes:
         group: Its name, from the outermost level; None: nodes that the job has, of which the group is not known.
@@ -34,6 +40,35 @@ class GroupOption:
 
 
 @dataclass(frozen=True)
+class GroupPart:
+    """How many nodes of a group a job gets."""
+
+    option: GroupOption
+    nodes: int
+
+
+Chosen = Mapping[int, Sequence[GroupPart]]
+"""The groups of each job that must be in groups and gets nodes, by the job's index."""
+
+
+@dataclass(frozen=True)
+class PartedProblem:
+    """A problem in which only kinds of nodes constrain where jobs are.
+
+    A job with nodes of several groups is several jobs there, its parts, one for each group.
+
+    Attributes:
+        problem: The problem of the parts, in the order of the jobs.
+        counts: Nodes of each part.
+        job_of: Which job each part belongs to, by its index.
+    """
+
+    problem: AllocationProblem
+    counts: tuple[int, ...]
+    job_of: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class GroupTable:
     """A problem's nodes by kind and group, and the groups that jobs may be in.
 
@@ -41,7 +76,7 @@ class GroupTable:
         problem: The problem.
         cells: Nodes that no job's needs and no required group tell apart.
         kind_of: Kind of each cell's nodes, an index in the problem's kinds, or their number where the nodes suit all.
-        options: By index of the job; only of jobs whose nodes must be in one group.
+        options: By index of the job; only of jobs whose nodes must be in groups.
     """
 
     problem: AllocationProblem
@@ -64,9 +99,51 @@ class GroupTable:
         options = {index: finder.options(job) for index, job in enumerate(problem.jobs) if requires_group(job)}
         return cls(problem, cells, tuple(kind for kind, _ in members), options)
 
+    @cached_property
+    def cell_of(self) -> Mapping[str, int]:
+        """The cell of each node."""
+        return {name: cell for cell, names in enumerate(self.cells) for name in names}
+
+    def replica(self, job: int) -> int:
+        """How many nodes of a job must be in one group: those of a replica; 0: all of them."""
+        demand = self.problem.jobs[job]
+        return demand.nodes_per_replica if demand.topology is TopologyPreference.REQUIRE_REPLICA else 0
+
+    def least(self, job: int) -> int:
+        """Fewest nodes of a job that keeps all that it has and completes its replicas."""
+        return sum(up_to_whole(len(option.held), self.replica(job)) for option in self.options[job])
+
     def most_nodes(self, job: int) -> int:
-        """Most nodes that a job which must be in one group could have."""
-        return max((option.room for option in self.options[job]), default=0)
+        """Most nodes that a job which must be in groups could have, if it were alone."""
+        own, replica = self.options[job], self.replica(job)
+        if not replica:
+            return max((option.room for option in own), default=0)
+        if any(up_to_whole(len(option.held), replica) > option.room for option in own):
+            return self.most_kept(job)  # it can't complete them all, and a job that gives up nodes takes no others
+        return sum(whole(option.room, replica) for option in own)
+
+    def most_kept(self, job: int) -> int:
+        """How many nodes whole replicas of a job have now."""
+        return sum(whole(len(option.held), self.replica(job)) for option in self.options[job])
+
+    def possible(self, job: int, nodes: int) -> bool:
+        """Whether a job that must be in groups could have so many nodes, if it were alone."""
+        if not nodes or not (replica := self.replica(job)):
+            return nodes <= self.most_nodes(job)
+        if nodes % replica:
+            return False
+        if nodes < len(self.problem.jobs[job].current_nodes):
+            return nodes <= self.most_kept(job)
+        return self.least(job) <= nodes <= self.most_nodes(job)
+
+    def possible_scales(self, job: int, scales: ScaleValues) -> ScaleValues:
+        """Those scales of a job that are `possible`."""
+        if job not in self.options:
+            return scales
+        fits = np.asarray([self.possible(job, size) for size in scales.sizes.tolist()], dtype=np.bool_)
+        if fits.all():
+            return scales
+        return replace(scales, sizes=scales.sizes[fits], values=scales.values[fits], costs=scales.costs[fits])
 
     def by_cells(self) -> AllocationProblem:
         """The problem with the cells as its kinds: a job has unsuitable nodes only outside of all its groups."""
@@ -82,55 +159,78 @@ class GroupTable:
             jobs.append(replace(job, unsuitable_kinds=tuple(barred)))
         return replace(self.problem, jobs=tuple(jobs), kinds=kinds)
 
-    def within(self, chosen: Mapping[int, GroupOption], counts: Sequence[int] | None = None) -> AllocationProblem:
-        """The problem in which only kinds of nodes constrain where jobs are: each is in the group that was chosen.
+    def within(self, chosen: Chosen, counts: Sequence[int], *, strictly: bool = False) -> PartedProblem:
+        """The problem in which only kinds of nodes constrain where jobs are: each part is in its group.
 
         Args:
-            chosen: The group of each job that must be in one and gets nodes, by the job's index.
-            counts: Nodes of each job; then only groups of jobs that grow are told apart. None: all are.
+            chosen: The groups of jobs, with as many nodes as they get. Of these jobs, nodes in other groups are free.
+            counts: Nodes of the other jobs.
+            strictly: Whether groups of parts that do not grow are told apart, too.
         """
-        held = {index: option.held for index, option in chosen.items()}
-        bound = {
-            index: option.cells
-            for index, option in chosen.items()
-            if option.grows and (counts is None or counts[index] > len(option.held))
-        }
-        jobs = [
-            replace(job, current_nodes=held[index])
-            if index in held and len(held[index]) != len(job.current_nodes)
-            else job
-            for index, job in enumerate(self.problem.jobs)
-        ]
-        if not bound:
-            return replace(self.problem, jobs=tuple(jobs))
+        jobs, sizes, job_of, bound = list[JobDemand](), list[int](), list[int](), dict[int, frozenset[int]]()
+        for index, job in enumerate(self.problem.jobs):
+            parts = chosen.get(index)
+            for part in parts or (None,):
+                if part is None:
+                    jobs.append(job)
+                    sizes.append(counts[index])
+                else:
+                    held = part.option.held
+                    if part.option.grows and (strictly or part.nodes > len(held)):
+                        bound[len(jobs)] = part.option.cells
+                    jobs.append(job if len(held) == len(job.current_nodes) else replace(job, current_nodes=held))
+                    sizes.append(part.nodes)
+                job_of.append(index)
+        found = replace(self.problem, jobs=tuple(jobs))
+        return PartedProblem(self._bound(found, bound) if bound else found, tuple(sizes), tuple(job_of))
+
+    def _bound(self, problem: AllocationProblem, bound: Mapping[int, frozenset[int]]) -> AllocationProblem:
+        """The problem with kinds of nodes that keep some of its jobs in cells."""
         groups = list(dict.fromkeys(bound.values()))
         members: dict[tuple[int, tuple[int, ...]], list[str]] = {}
         for cell, (kind, names) in enumerate(zip(self.kind_of, self.cells, strict=True)):
             inside = tuple(place for place, group in enumerate(groups) if cell in group)
             members.setdefault((kind, inside), []).extend(names)
         place_of = {group: place for place, group in enumerate(groups)}
-        for index, job in enumerate(jobs):
+        jobs = []
+        for index, job in enumerate(problem.jobs):
             if index in bound:
                 own = place_of[bound[index]]
                 barred = tuple(at for at, (_, inside) in enumerate(members) if own not in inside)
             else:
                 barred = tuple(at for at, (kind, _) in enumerate(members) if kind in job.unsuitable_kinds)
-            jobs[index] = replace(job, unsuitable_kinds=barred)
-        return replace(self.problem, jobs=tuple(jobs), kinds=tuple(NodeKind(tuple(own)) for own in members.values()))
+            jobs.append(replace(job, unsuitable_kinds=barred))
+        return replace(problem, jobs=tuple(jobs), kinds=tuple(NodeKind(tuple(own)) for own in members.values()))
 
 
 def requires_group(job: JobDemand) -> bool:
-    """Whether all nodes of a job must be in one group."""
-    return job.topology is TopologyPreference.REQUIRE
+    """Whether the nodes of a job must be in groups: all in one, or all of each replica."""
+    return job.topology.requires
 
 
-def largest_group(problem: AllocationProblem, job: JobDemand, nodes: Iterable[str]) -> int:
-    """How many of some nodes that suit a job are in the group that has most of them."""
+def whole(nodes: int, replica: int) -> int:
+    """How many of so many nodes are in whole replicas; all where there are none."""
+    return nodes - nodes % replica if replica else nodes
+
+
+def up_to_whole(nodes: int, replica: int) -> int:
+    """So many nodes, and those that complete their last replica."""
+    return nodes + -nodes % replica if replica else nodes
+
+
+def most_in_groups(problem: AllocationProblem, job: JobDemand, nodes: Iterable[str]) -> int:
+    """How many of some nodes a job could have that must be in groups.
+
+    That is as many as suit it in the group with the most of them; or, where only its replicas must be in one group
+    each, as many as make whole replicas in all groups.
+    """
     usable, found = suitable_nodes(problem, job), dict[GroupPath, int]()
     for name in nodes:
         group = group_of(problem.paths.get(name, ()), job.topology_level)
         if group is not None and name in usable:
             found[group] = found.get(group, 0) + 1
+    if job.topology is TopologyPreference.REQUIRE_REPLICA:
+        return sum(whole(count, job.nodes_per_replica) for count in found.values())
     return max(found.values(), default=0)
 
 
@@ -144,29 +244,35 @@ class _Finder:
         self._groups: dict[int, dict[GroupPath, list[int]]] = {}
 
     def options(self, job: JobDemand) -> tuple[GroupOption, ...]:
-        """The groups of a job, those that it has nodes in if it has any."""
-        groups = self._by_group(job.topology_level)
-        if not job.current_nodes:
-            found = (self._option(job, group, cells) for group, cells in groups.items())
-            return tuple(option for option in found if option.room >= job.min_nodes)
+        """The groups of a job: of one that must be in a single group those that it has nodes in, if it has any."""
+        groups, by_replica = self._by_group(job.topology_level), job.topology is TopologyPreference.REQUIRE_REPLICA
         held: dict[GroupPath | None, list[str]] = {}
         for name in job.current_nodes:
             path = self._keys[self._cell_of[name]][1]
             held.setdefault(group_of(path, job.topology_level), []).append(name)
+        if not held:
+            least = job.nodes_per_replica if by_replica else job.min_nodes
+            found = (self._option(job, group, cells, ()) for group, cells in groups.items())
+            return tuple(option for option in found if option.room >= least)
+        if by_replica:
+            # Those that it has nodes in come first, in the order of these nodes.
+            known = [group for group in dict.fromkeys((*held, *groups)) if group is not None]
+            options = [self._option(job, group, groups[group], held.get(group, ())) for group in known]
+            return (*options, self._as_it_is(None, held[None])) if None in held else tuple(options)
         if len(held) == 1 and (group := next(iter(held))) is not None:
-            return (self._option(job, group, groups[group]),)
-        return tuple(
-            GroupOption(group, frozenset(self._cell_of[name] for name in names), tuple(names), len(names), grows=False)
-            for group, names in held.items()
-        )
+            return (self._option(job, group, groups[group], job.current_nodes),)
+        return tuple(self._as_it_is(group, names) for group, names in held.items())
 
-    def _option(self, job: JobDemand, group: GroupPath, cells: Sequence[int]) -> GroupOption:
-        suited = [cell for cell in cells if self._keys[cell][0] not in job.unsuitable_kinds]
+    def _as_it_is(self, group: GroupPath | None, names: Sequence[str]) -> GroupOption:
+        """Nodes of a job to which no others come."""
+        cells = frozenset(self._cell_of[name] for name in names)
+        return GroupOption(group, cells, tuple(names), len(names), grows=False)
+
+    def _option(self, job: JobDemand, group: GroupPath, cells: Sequence[int], held: Sequence[str]) -> GroupOption:
+        suited = frozenset(cell for cell in cells if self._keys[cell][0] not in job.unsuitable_kinds)
         room = sum(self._sizes[cell] for cell in suited)
-        if job.current_nodes:  # it keeps what has come to be unsuitable
-            allowed = frozenset(suited)
-            room += sum(self._cell_of[name] not in allowed for name in job.current_nodes)
-        return GroupOption(group, frozenset(suited), job.current_nodes, room)
+        room += sum(self._cell_of[name] not in suited for name in held)  # it keeps what has come to be unsuitable
+        return GroupOption(group, suited, tuple(held), room)
 
     def _by_group(self, level: int) -> dict[GroupPath, list[int]]:
         if level not in self._groups:

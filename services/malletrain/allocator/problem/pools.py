@@ -22,7 +22,7 @@ from malletrain.allocator.problem.forward_time import (
     ObservedChanges,
     start_seconds,
 )
-from malletrain.allocator.problem.group_table import largest_group, requires_group
+from malletrain.allocator.problem.group_table import most_in_groups, requires_group
 from malletrain.allocator.problem.kinds import restricted, suitable_nodes
 
 
@@ -222,9 +222,9 @@ def _homes(
 
 
 def _suitable(problem: AllocationProblem, job: JobDemand, members: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """How many nodes of each pool suit a job; of one that must be in one group those of the pool's largest."""
+    """How many nodes of each pool a job could have, by its needs and by the groups that it must be in."""
     if requires_group(job):
-        return {pool: largest_group(problem, job, nodes) for pool, nodes in members.items()}
+        return {pool: most_in_groups(problem, job, nodes) for pool, nodes in members.items()}
     usable = suitable_nodes(problem, job)
     return {pool: sum(node in usable for node in nodes) for pool, nodes in members.items()}
 

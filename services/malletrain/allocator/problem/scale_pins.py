@@ -11,7 +11,7 @@ from malletrain.allocator.problem.kinds import restricted
 from malletrain.allocator.problem.objective import permitted_sizes, scale_values
 from malletrain.allocator.solvers.group_choice import settled
 from malletrain.allocator.solvers.kind_flow import can_be_placed
-from malletrain.allocator.solvers.placement import place
+from malletrain.allocator.solvers.placement import place, place_parts
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ def apply_pins(problem: AllocationProblem, pins: Mapping[str, ScalePin]) -> Pinn
     if problem.kinds or grouped:
         counts = _with_suitable_nodes(problem, present, counts)
     wanted = [counts.get(job_id, count) for job_id, count in present.items()]
-    placed = place((_placeable(problem, wanted) if grouped else None) or problem, wanted)
+    parted = settled(GroupTable.of(problem), wanted, as_they_are=True) if grouped else None
+    placed = place_parts(parted, problem) if parted is not None else place(problem, wanted)
     pinned = {entry.job_id: entry.nodes for entry in placed if entry.job_id in counts}
     return with_pinned(problem, pinned)
 
@@ -139,16 +140,16 @@ def _with_suitable_nodes(
     kept = {job_id: min(count, present[job_id]) for job_id, count in counts.items()}
     for job_id, count in counts.items():
         tried = {**kept, job_id: count}
-        if _placeable(problem, [tried.get(job.id, present[job.id]) for job in problem.jobs]) is not None:
+        if _placeable(problem, [tried.get(job.id, present[job.id]) for job in problem.jobs]):
             kept = tried
     return kept
 
 
-def _placeable(problem: AllocationProblem, counts: Sequence[int]) -> AllocationProblem | None:
-    """The problem as `place` takes it; None where there are no suitable nodes for all jobs."""
+def _placeable(problem: AllocationProblem, counts: Sequence[int]) -> bool:
+    """Whether there are suitable nodes for all jobs."""
     if any(map(requires_group, problem.jobs)):
-        return settled(GroupTable.of(problem), counts)
-    return problem if can_be_placed(problem, counts) else None
+        return settled(GroupTable.of(problem), counts, as_they_are=True) is not None
+    return can_be_placed(problem, counts)
 
 
 def _within_limits(problem: AllocationProblem, counts: Mapping[str, int]) -> dict[str, int]:

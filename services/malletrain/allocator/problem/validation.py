@@ -11,7 +11,7 @@ from malletrain.allocator.problem.allocation_problem import AllocationProblem, J
 from malletrain.allocator.problem.objective import metric_scale, worths
 from malletrain.common.memory_by_job import MemoryByJob
 from malletrain.model.scaling import ScalingPoint
-from malletrain.model.topology import path_problem
+from malletrain.model.topology import TopologyPreference, path_problem
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.job_values import check_curve
 
@@ -102,6 +102,9 @@ def _check_terms(field: str, job: JobDemand) -> None:
         raise InvalidInputError(f"{field}.min_nodes", "at least 1", job.min_nodes)
     if job.max_nodes < job.min_nodes:
         raise InvalidInputError(f"{field}.max_nodes", f"at least min_nodes ({job.min_nodes})", job.max_nodes)
+    least = 2 if job.topology is TopologyPreference.REQUIRE_REPLICA else 1
+    if job.nodes_per_replica < least:
+        raise InvalidInputError(f"{field}.nodes_per_replica", f"at least {least}", job.nodes_per_replica)
     _not_negative(f"{field}.scale_up_seconds", job.scale_up_seconds)
     _not_negative(f"{field}.scale_down_seconds", job.scale_down_seconds)
     _not_negative(f"{field}.boot_seconds", job.boot_seconds)

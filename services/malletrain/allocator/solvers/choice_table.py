@@ -176,6 +176,20 @@ def best_counts(per_job: Sequence[ScaleValues], pool: int, groups: Sequence[Owne
     return [int(size) for size in sizes[best_of(starts, sizes, values, currents, pool, groups)]]
 
 
+def present_counts(per_job: Sequence[ScaleValues], pool: int, groups: Sequence[OwnerGroup] = ()) -> list[int]:
+    """The present scales in nodes; 0 for jobs whose scale is no longer permitted, or beyond a limit."""
+    counts, free = list[int](), pool
+    for scales in per_job:
+        counts.append(scales.current if scales.current in scales.sizes and scales.current <= free else 0)
+        free -= counts[-1]
+    for group in groups:
+        left = group.limit
+        for job in group.jobs:
+            counts[job] = counts[job] if counts[job] <= left else 0
+            left -= counts[job]
+    return counts
+
+
 def best_of(
     starts: Ints, sizes: Ints, values: Floats, currents: Ints, pool: int, groups: Sequence[OwnerGroup] = ()
 ) -> Ints:

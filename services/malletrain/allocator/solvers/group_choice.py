@@ -1,69 +1,157 @@
-"""Which group each job is in whose nodes must all be in one, given how many nodes each job gets. Pure."""
+"""Which groups each job is in whose nodes must be in groups, given how many nodes each job gets. Pure.
+
+All nodes of the job must be in one group, or all nodes of each of its replicas.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from malletrain.allocator.problem.allocation_problem import AllocationProblem
-from malletrain.allocator.problem.group_table import GroupOption, GroupTable
+from malletrain.allocator.problem.group_table import (
+    GroupOption,
+    GroupPart,
+    GroupTable,
+    PartedProblem,
+    up_to_whole,
+    whole,
+)
 from malletrain.allocator.solvers.kind_flow import can_be_placed
-from malletrain.model.topology import GroupPath
-
-Chosen = Mapping[int, GroupOption]
-"""The group of each job that must be in one, by the job's index."""
+from malletrain.model.topology import GroupPath, shared_levels
 
 
-def settled(table: GroupTable, counts: Sequence[int]) -> AllocationProblem | None:
-    """The problem with a group for each job that must be in one, in which there are nodes for all; None: none is found.
+def settled(table: GroupTable, counts: Sequence[int], *, as_they_are: bool = False) -> PartedProblem | None:
+    """The problem with groups for each job that must be in some, in which there are nodes for all; None: none is found.
 
-    A job without nodes goes to the group with the fewest nodes to spare that has enough; larger jobs choose first.
+    A job without nodes goes to the group with the fewest nodes to spare that has enough; larger jobs choose first. So
+    does what a job needs besides the replicas that it has.
 
     Args:
         table: The problem.
         counts: Nodes of each job.
+        as_they_are: Whether jobs that are to have as many nodes as they have keep these, whatever groups they are in.
     """
-    if any(counts[job] > table.most_nodes(job) for job in table.options):
+    impossible = [job for job in table.options if not table.possible(job, counts[job])]
+    if any(not as_they_are or counts[job] != len(table.problem.jobs[job].current_nodes) for job in impossible):
         return None
-    problem = table.within(chosen_groups(table, counts), counts)
-    return problem if can_be_placed(problem, counts) else None
+    chosen = chosen_groups(table, counts)
+    if any(counts[job] != sum(part.nodes for part in chosen.get(job, ())) for job in table.options.keys() - impossible):
+        return None
+    found = table.within(chosen, counts)
+    return found if can_be_placed(found.problem, found.counts) else None
 
 
-def chosen_groups(table: GroupTable, counts: Sequence[int]) -> dict[int, GroupOption]:
-    """A group for each job that must be in one and has or gets nodes, by the groups' nodes that are to spare."""
-    spare = _spare(table, counts)
-    taken: dict[GroupPath, int] = {}
-    chosen: dict[int, GroupOption] = {}
+def kept_parts(table: GroupTable, job: int, nodes: int) -> list[GroupPart]:
+    """What a job keeps that gives up nodes, in whole replicas: those of the groups with the most of them."""
+    replica, found = table.replica(job), list[GroupPart]()
+    for option in sorted(table.options[job], key=lambda option: -whole(len(option.held), replica)):
+        if kept := min(nodes, whole(len(option.held), replica)):
+            found.append(GroupPart(option, kept))
+            nodes -= kept
+    return found
 
-    def choose(job: int, option: GroupOption) -> None:
-        chosen[job] = option
+
+def chosen_groups(table: GroupTable, counts: Sequence[int]) -> dict[int, list[GroupPart]]:
+    """Groups for each job that must be in some and has or gets nodes, by the groups' nodes that are to spare.
+
+    Jobs for which no numbers are `GroupTable.possible` are left out. The parts of a job whose replicas find no group
+    have fewer nodes than it is to get.
+    """
+    choice = _Choice(table, counts)
+    for job in table.options:
+        choice.keep(job)
+    # Those first that have few groups to choose from, then those that need the most nodes in one group.
+    for job in sorted(choice.missing, key=lambda job: (len(table.options[job]), -choice.together(job), job)):
+        choice.take(job)
+    return choice.chosen
+
+
+class _Choice:
+    """The groups that have been chosen so far.
+
+    Attributes:
+        chosen: Groups of jobs.
+        missing: How many nodes more jobs need.
+    """
+
+    def __init__(self, table: GroupTable, counts: Sequence[int]) -> None:
+        self._table, self._counts = table, counts
+        self._spare = _spare(table, counts)
+        self._taken: dict[GroupPath, int] = {}
+        self.chosen: dict[int, list[GroupPart]] = {}
+        self.missing: dict[int, int] = {}
+
+    def together(self, job: int) -> int:
+        """How many of the nodes that a job is to take must be in one group."""
+        return self._table.replica(job) or self.missing[job]
+
+    def keep(self, job: int) -> None:
+        """Choose the groups that a job has nodes in and stays in."""
+        table, count = self._table, self._counts[job]
+        own, replica, present = table.options[job], table.replica(job), len(table.problem.jobs[job].current_nodes)
+        if not table.possible(job, count):
+            return
+        if not replica and present:
+            self._add(job, max(own, key=lambda option: option.room), count)
+            return
+        if count and count < present:
+            self.chosen[job] = kept_parts(table, job, count)
+            return
+        kept = [(option, up_to_whole(len(option.held), replica)) for option in own if option.held] if count else []
+        for option, nodes in kept:
+            self._add(job, option, nodes)
+        if missing := count - sum(nodes for _, nodes in kept):
+            self.missing[job] = missing
+
+    def take(self, job: int) -> None:
+        """Choose groups for the nodes that a job needs more: one for all, or for as many replicas as there are."""
+        own, replica = self._table.options[job], self._table.replica(job)
+        while self.missing[job]:
+            room = [whole(self._room(option), replica) for option in own]
+            enough = [place for place, free in enumerate(room) if free >= self.missing[job]]
+            far = [self._distance(job, option) for option in own]
+            if enough:
+                best = min(enough, key=lambda place: (far[place], room[place]))
+            else:
+                best = max(range(len(own)), key=lambda place: (room[place], -far[place]))
+            nodes = min(self.missing[job], room[best]) if replica else self.missing[job]
+            if nodes <= 0:
+                break
+            self._add(job, own[best], nodes)
+            self.missing[job] -= nodes
+
+    def _room(self, option: GroupOption) -> int:
+        """How many nodes of a group are to spare."""
+        if not option.grows:
+            return 0
+        return sum(self._spare[cell] for cell in option.cells) - self._taken.get(option.group or (), 0)
+
+    def _distance(self, job: int, option: GroupOption) -> int:
+        """How far a group is from those that a job has, in levels; 0 where it has none."""
+        paths = [part.option.group for part in self.chosen.get(job, ()) if part.option.group]
+        if not paths or not option.group:
+            return 0
+        return len(option.group) - max(shared_levels((path, option.group)) or 0 for path in paths)
+
+    def _add(self, job: int, option: GroupOption, nodes: int) -> None:
+        """Give a job nodes of a group."""
+        parts = self.chosen.setdefault(job, [])
+        place = next((place for place, part in enumerate(parts) if part.option is option), None)
+        if place is None:
+            more = max(0, nodes - len(option.held))
+            parts.append(GroupPart(option, nodes))
+        else:
+            more = nodes
+            parts[place] = GroupPart(option, parts[place].nodes + nodes)
         for depth in range(1, len(option.group or ()) + 1):
             group = (option.group or ())[:depth]
-            taken[group] = taken.get(group, 0) + max(0, counts[job] - len(option.held))
-
-    waiting = []
-    for job, own in table.options.items():
-        if table.problem.jobs[job].current_nodes:
-            choose(job, max(own, key=lambda option: option.room))
-        elif counts[job]:
-            waiting.append(job)
-    # Those first that have few groups to choose from, then the larger ones.
-    for job in sorted(waiting, key=lambda job: (len(table.options[job]), -counts[job], job)):
-        room = [
-            sum(spare[cell] for cell in option.cells) - taken.get(option.group or (), 0)
-            for option in table.options[job]
-        ]
-        enough = [place for place, free in enumerate(room) if free >= counts[job]]
-        best = min(enough, key=room.__getitem__) if enough else max(range(len(room)), key=room.__getitem__)
-        choose(job, table.options[job][best])
-    return chosen
+            self._taken[group] = self._taken.get(group, 0) + more
 
 
 def _spare(table: GroupTable, counts: Sequence[int]) -> list[int]:
     """Nodes of each cell that jobs which do not shrink have left."""
-    cell_of = {name: cell for cell, names in enumerate(table.cells) for name in names}
     spare = [len(names) for names in table.cells]
     for job, count in zip(table.problem.jobs, counts, strict=True):
         if count >= len(job.current_nodes):
             for name in job.current_nodes:
-                spare[cell_of[name]] -= 1
+                spare[table.cell_of[name]] -= 1
     return spare

@@ -24,7 +24,8 @@ class KindTable:
         suitable: Kinds that suit each job.
         held: Nodes of each kind that each job holds.
         options: Kinds of each group that a job's nodes may be in, by the job's index, of jobs whose nodes must all be
-            in one of several groups. Only `milp_kinds` knows of them.
+            in one of several groups, or all nodes of each of its replicas. Only `milp_kinds` knows of them.
+        replicas: Nodes of each replica, of those jobs whose replicas must be in one group each.
     """
 
     kind_of: dict[str, int]
@@ -32,6 +33,7 @@ class KindTable:
     suitable: tuple[frozenset[int], ...]
     held: tuple[tuple[int, ...], ...]
     options: Mapping[int, tuple[frozenset[int], ...]] = field(default_factory=dict)
+    replicas: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, problem: AllocationProblem) -> KindTable:

@@ -10,7 +10,8 @@ what it holds in all:
 so that a job that grows keeps its nodes, and one that shrinks takes no others (BFTrainer, Eq. 6).
 
 A job whose nodes must all be in one group has a binary variable for each group that it could be in, of which one is 1:
-it has nodes of that group's kinds alone.
+it has nodes of that group's kinds alone. One whose replicas must be in one group each has an integer variable for each
+group, which counts them: its nodes of that group's kinds are so many replicas.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def kinds_model(
         builder.variables(len(entry), (scales.values[entry] / largest).tolist())
         for scales, entry in zip(per_job, kept, strict=True)
     ]
-    inside = {job: builder.variables(len(groups)) for job, groups in table.options.items()}
+    inside = {job: _groups(builder, table, job) for job in table.options}
     shares: list[list[tuple[int, float]]] = [[] for _ in table.capacity]
     for job, own in enumerate(sizes):
         _add_job(builder, table, job, list(zip(chosen[job], own, strict=True)), shares, inside.get(job, ()))
@@ -56,6 +57,15 @@ def kinds_model(
     if most is not None:
         builder.row(_scales(chosen, sizes, range(len(sizes))), upper=float(most))
     return builder.build()
+
+
+def _groups(builder: MilpBuilder, table: KindTable, job: int) -> list[int]:
+    """A variable for each group of a job: whether it is there, or how many replicas of it are."""
+    own = table.options[job]
+    if not (replica := table.replicas.get(job, 0)):
+        return builder.variables(len(own))
+    sizes = [sum(table.capacity[kind] for kind in kinds) for kinds in own]
+    return [at for size in sizes for at in builder.variables(1, upper=float(size // replica))]
 
 
 def _scales(chosen: Sequence[list[int]], sizes: Sequence[list[int]], jobs: Sequence[int]) -> list[tuple[int, float]]:
@@ -71,8 +81,10 @@ def _add_job(
     shares: Sequence[list[tuple[int, float]]],
     inside: Sequence[int],
 ) -> None:
-    if inside:
+    replica = table.replicas.get(job, 0)
+    if inside and not replica:
         builder.row([(at, 1.0) for at in inside], lower=1.0, upper=1.0)
+    whole = [[(at, -float(replica))] for at in inside]
     held = table.held[job]
     present = sum(held)
     builder.row([(at, 1.0) for at, _ in own], lower=1.0, upper=1.0)
@@ -83,9 +95,12 @@ def _add_job(
             continue
         (share,) = builder.variables(1, upper=float(most), integer=False)
         shares[kind].append((share, 1.0))
-        groups = [at for at, kinds in zip(inside, table.options.get(job, ()), strict=True) if kind in kinds]
-        if groups:
-            builder.row([(share, 1.0), *((at, -float(most)) for at in groups)], upper=0.0)
+        places = [place for place, kinds in enumerate(table.options.get(job, ())) if kind in kinds]
+        if replica:
+            for place in places:
+                whole[place].append((share, 1.0))
+        elif places:
+            builder.row([(share, 1.0), *((inside[place], -float(most)) for place in places)], upper=0.0)
         all_of_it.append((share, 1.0))
         if held[kind]:
             stays = [(at, -float(held[kind])) for at, size in own if size >= present]
@@ -94,12 +109,29 @@ def _add_job(
             grows = [(at, -float(most - held[kind])) for at, size in own if size > present]
             builder.row([(share, 1.0), *grows], upper=float(held[kind]))
     builder.row(all_of_it, lower=0.0, upper=0.0)
+    if replica:
+        for terms in whole:
+            builder.row(terms, lower=0.0, upper=0.0)
 
 
-def read_groups(per_job: Sequence[ScaleValues], table: KindTable, solution: Floats) -> dict[int, int]:
-    """Which of its groups each job is in that must be in one, by their indices."""
-    first, found = sum(len(scales.useful()) for scales in per_job), dict[int, int]()
+def read_groups(
+    per_job: Sequence[ScaleValues], table: KindTable, solution: Floats, counts: Sequence[int]
+) -> dict[int, list[int]]:
+    """How many nodes each job that must be in groups has in each of them, in their order.
+
+    Args:
+        per_job: The jobs.
+        table: What the model was made of.
+        solution: Its solution.
+        counts: Nodes of each job by the solution.
+    """
+    first, found = sum(len(scales.useful()) for scales in per_job), dict[int, list[int]]()
     for job, groups in table.options.items():
-        found[job] = int(np.argmax(solution[first : first + len(groups)]))
+        own = solution[first : first + len(groups)]
+        if replica := table.replicas.get(job, 0):
+            found[job] = [replica * int(count) for count in np.rint(own)]
+        else:
+            found[job] = [0] * len(groups)
+            found[job][int(np.argmax(own))] = counts[job]
         first += len(groups)
     return found

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, Assignment
+from malletrain.allocator.problem.group_table import PartedProblem
 from malletrain.allocator.solvers.kind_flow import KindFlow, KindTable
 from malletrain.allocator.solvers.near_nodes import Move, Share, divide, fewest_groups
 from malletrain.model.topology import NodeTree, TopologyPreference
@@ -22,7 +23,7 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
     nodes suit all jobs, they take the best ones that leave enough for the others.
 
     Jobs that prefer nodes near each other choose before the others, so that they span few groups (`near_nodes`); within
-    a group the same rules hold. So do jobs that must be in one group, which the problem's kinds keep them in
+    a group the same rules hold. So do jobs that must be in groups, which the problem's kinds keep them in
     (`GroupTable.within`).
 
     Args:
@@ -55,6 +56,23 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
         return tuple(nodes if places == ascending else map(problem.nodes.__getitem__, ascending))
 
     return tuple(Assignment(job.id, ordered(changed.get(index, held[index]))) for index, job in enumerate(problem.jobs))
+
+
+def place_parts(parted: PartedProblem, problem: AllocationProblem) -> tuple[Assignment, ...]:
+    """As `place`, for a problem that some jobs are several parts of.
+
+    Args:
+        parted: The parts.
+        problem: The whole problem.
+
+    Returns:
+        The nodes of every job, in the problem's order of jobs. Those of a job with several parts are in the order of
+        its parts: if these are whole replicas, the nodes of each replica follow each other.
+    """
+    nodes: dict[int, tuple[str, ...]] = {}
+    for job, part in zip(parted.job_of, place(parted.problem, parted.counts), strict=True):
+        nodes[job] = nodes[job] + part.nodes if job in nodes else part.nodes
+    return tuple(Assignment(job.id, nodes[index]) for index, job in enumerate(problem.jobs))
 
 
 def rearrange(

@@ -1,31 +1,40 @@
-"""How many nodes each job gets where the nodes of some must all be in one group, such as a rack.
+"""How many nodes each job gets where the nodes of some, or of each of their replicas, must be in one group, as a rack.
 
 The optimum without regard to groups is the optimum if the jobs can be placed so. Otherwise it is solved again with
-what is sure: a job that has nodes stays in its group, all jobs of a group have its nodes at most, and no job has more
-than its largest group. If that can't be placed either, HiGHS solves the model by kinds of nodes, with a variable for
-each group that a job could be in. Problems that are too large for that get the best of some good choices of groups.
+what is sure: no job has another number than it could have if it were alone, a job that must be in one group and has
+nodes stays there, and all jobs of such a group have its nodes at most. If that can't be placed either, HiGHS solves the
+model by kinds of nodes, with a variable for each group that a job could be in. Problems that are too large for that get
+the best of some good choices of groups.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
 
-from malletrain.allocator.problem.allocation_problem import AllocationProblem
-from malletrain.allocator.problem.group_table import GroupTable
+from malletrain.allocator.problem.group_table import (
+    Chosen,
+    GroupOption,
+    GroupPart,
+    GroupTable,
+    PartedProblem,
+    up_to_whole,
+    whole,
+)
 from malletrain.allocator.problem.objective import ScaleValues, objective_of, scale_values
-from malletrain.allocator.solvers.choice_table import best_counts, groups_of
-from malletrain.allocator.solvers.group_choice import Chosen, chosen_groups, settled
+from malletrain.allocator.solvers.choice_table import best_counts, groups_of, present_counts
+from malletrain.allocator.solvers.group_choice import chosen_groups, kept_parts, settled
 from malletrain.allocator.solvers.kind_flow import KindTable, can_be_placed, placeable_counts
 from malletrain.allocator.solvers.milp import MilpModel
 from malletrain.allocator.solvers.milp_counts import read_counts
 from malletrain.allocator.solvers.milp_kinds import kinds_model, read_groups
 from malletrain.allocator.solvers.owner_knapsack import OwnerGroup
 from malletrain.allocator.solvers.solver_process import SolverAnswer
+from malletrain.model.topology import group_of
 
 _SMALL = 500
 """Variables of a model up to which HiGHS has all the time that a solve may take."""
@@ -44,14 +53,14 @@ class GroupedCounts:
 
     Attributes:
         counts: Nodes of each job.
-        placed_as: The problem in which only kinds of nodes constrain where jobs are, for `placement.place`.
+        placed_as: The problem in which only kinds of nodes constrain where jobs are, for `placement.place_parts`.
         proven: Whether no plan is better.
         solver: "dp", "highs-groups" or "greedy".
         reason: Why it is not HiGHS's optimum; empty where it is an optimum.
     """
 
     counts: list[int]
-    placed_as: AllocationProblem
+    placed_as: PartedProblem
     proven: bool
     solver: str
     reason: str = ""
@@ -65,13 +74,10 @@ def solve_in_groups(table: GroupTable, solve_model: SolveModel) -> GroupedCounts
         solve_model: Has HiGHS solve a model within its limit, and within this many seconds.
     """
     problem = table.problem
-    per_job = [
-        _limited(scale_values(job, problem), table.most_nodes(index) if index in table.options else None)
-        for index, job in enumerate(problem.jobs)
-    ]
+    per_job = [table.possible_scales(index, scale_values(job, problem)) for index, job in enumerate(problem.jobs)]
     owners, pool = groups_of(problem), problem.capacity
-    sure = {index: own[0] for index, own in table.options.items() if len(own) == 1}
-    bound = best_counts(per_job, pool, owners or _limits(table, sure))
+    sure = {job: own[0] for job, own in table.options.items() if len(own) == 1 and not table.replica(job)}
+    bound = best_counts(per_job, pool, owners or (*_limits(table, sure), *_replica_limits(table)))
     if (placed := settled(table, bound)) is not None:
         return GroupedCounts(bound, placed, proven=True, solver="dp")
     reason = f"highs-groups: a model of more than {_MAX_VARIABLES} variables"
@@ -91,8 +97,13 @@ def solve_in_groups(table: GroupTable, solve_model: SolveModel) -> GroupedCounts
 
 def kind_table(table: GroupTable) -> KindTable:
     """The table for `kinds_model`."""
-    several = {job: tuple(option.cells for option in own) for job, own in table.options.items() if len(own) > 1}
-    return replace(KindTable.of(table.by_cells()), options=several)
+    replicas = {job: replica for job in table.options if (replica := table.replica(job))}
+    options = {
+        job: tuple(option.cells.union(map(table.cell_of.__getitem__, option.held)) for option in own)
+        for job, own in table.options.items()
+        if len(own) > 1 or job in replicas
+    }
+    return replace(KindTable.of(table.by_cells()), options=options, replicas=replicas)
 
 
 def _by_highs(
@@ -107,13 +118,23 @@ def _by_highs(
     reason = f"highs-groups: {answer.problem or 'its solution is not feasible'}"
     if answer.solution is None:
         return None, reason
-    counts, places = read_counts(per_job, answer.solution), read_groups(per_job, kinds, answer.solution)
-    chosen = {job: own[places.get(job, 0)] for job, own in table.options.items() if counts[job]}
-    placed = table.within(chosen, counts)
+    counts = read_counts(per_job, answer.solution)
+    places = read_groups(per_job, kinds, answer.solution, counts)
+    chosen = {
+        job: [
+            GroupPart(option, nodes)
+            for option, nodes in zip(own, places.get(job, (counts[job],)), strict=True)
+            if nodes
+        ]
+        for job, own in table.options.items()
+        if counts[job]
+    }
     kept = sum(counts) <= table.problem.capacity and all(group.keeps(counts) for group in owners)
-    if not kept or not all(counts[job] <= option.room for job, option in chosen.items()):
+    fits = all(part.nodes <= part.option.room for parts in chosen.values() for part in parts)
+    if not (kept and fits and all(counts[job] == _nodes(parts) for job, parts in chosen.items())):
         return None, reason
-    if not can_be_placed(placed, counts):
+    placed = table.within(chosen, counts)
+    if not can_be_placed(placed.problem, placed.counts):
         return None, reason
     return GroupedCounts(counts, placed, answer.proven, "highs-groups"), reason
 
@@ -124,28 +145,25 @@ def _variables(table: GroupTable, per_job: Sequence[ScaleValues]) -> int:
     return scales + len(per_job) * len(table.cells) + sum(map(len, table.options.values()))
 
 
-def _limited(scales: ScaleValues, most: int | None) -> ScaleValues:
-    """A job's scales of so many nodes at most."""
-    if most is None or scales.sizes[-1] <= most:
-        return scales
-    last = int(np.searchsorted(scales.sizes, most, side="right"))
-    return replace(scales, sizes=scales.sizes[:last], values=scales.values[:last], costs=scales.costs[:last])
+def _nodes(parts: Sequence[GroupPart]) -> int:
+    return sum(part.nodes for part in parts)
 
 
-def _limits(table: GroupTable, chosen: Chosen, staying: Sequence[int] = ()) -> tuple[OwnerGroup, ...]:
+def _limits(
+    table: GroupTable, chosen: Mapping[int, GroupOption], staying: Sequence[int] = ()
+) -> tuple[OwnerGroup, ...]:
     """All nodes of each group as the limit of the jobs that are in it.
 
     Args:
         table: The problem.
-        chosen: Jobs' groups.
+        chosen: The groups of jobs that must be in one.
         staying: Jobs, by their indices, that keep the nodes that they have in groups which they are not bound to.
     """
     jobs: dict[frozenset[int], list[int]] = {}
     for job, option in sorted(chosen.items()):
         if option.grows:
             jobs.setdefault(option.cells, []).append(job)
-    cell_of = {name: cell for cell, names in enumerate(table.cells) for name in names}
-    held = [Counter(cell_of[name] for name in job.current_nodes) for job in table.problem.jobs]
+    held = [Counter(table.cell_of[name] for name in job.current_nodes) for job in table.problem.jobs]
     occupied = Counter[int]()
     for job in staying:
         occupied.update(held[job])
@@ -161,28 +179,98 @@ def _limits(table: GroupTable, chosen: Chosen, staying: Sequence[int] = ()) -> t
     return tuple(found)
 
 
+def _replica_limits(table: GroupTable) -> tuple[OwnerGroup, ...]:
+    """All nodes in whole replicas as the limit of the jobs with replicas of one size, in groups of one level."""
+    problem, members = table.problem, dict[tuple[int, int], list[int]]()
+    for job in table.options:
+        if replica := table.replica(job):
+            members.setdefault((problem.jobs[job].topology_level, replica), []).append(job)
+    found = []
+    for (level, replica), jobs in members.items():
+        groups = Counter(group_of(problem.paths.get(name, ()), level) for name in problem.nodes)
+        groups.pop(None, None)
+        room = sum(whole(size, replica) for size in groups.values())
+        # What they have of nodes of which the group is not known they may keep.
+        room += sum(len(option.held) for job in jobs for option in table.options[job] if option.group is None)
+        found.append(OwnerGroup("", tuple(jobs), room))
+    return tuple(found)
+
+
 def _greedy(
     table: GroupTable, per_job: Sequence[ScaleValues], wanted: Sequence[int], owners: Sequence[OwnerGroup]
-) -> Iterator[tuple[list[int], AllocationProblem]]:
+) -> Iterator[tuple[list[int], PartedProblem]]:
     """Some good numbers of nodes that can be placed, with the problem that they are placed in; at least one."""
+    present = present_counts(per_job, table.problem.capacity, owners)
+    yield _in_turn(table, chosen_groups(table, present), per_job, present)
     chosen = chosen_groups(table, wanted)
     fixed = [
-        _limited(scales, 0) if index in table.options and index not in chosen else scales
+        _at_most(scales, 0) if index in table.options and index not in chosen else scales
         for index, scales in enumerate(per_job)
     ]
-    yield _in_turn(table, chosen, fixed, wanted)
+    first = _in_turn(table, chosen, fixed, wanted)
+    yield first
     if owners:
         return  # what is wanted keeps their limits
+    # Replicas for which there was no place are left to others.
+    fixed = [
+        _at_most(scales, first[0][job]) if job in table.options and table.replica(job) else scales
+        for job, scales in enumerate(fixed)
+    ]
     staying = [index for index, job in enumerate(table.problem.jobs) if wanted[index] >= len(job.current_nodes)]
-    found = best_counts(fixed, table.problem.capacity, _limits(table, chosen, staying))
-    yield _in_turn(table, chosen, fixed, found)
+    single = {job: parts[0].option for job, parts in chosen.items() if not table.replica(job)}
+    limits = (*_limits(table, single, staying), *_replica_limits(table))
+    found = best_counts(fixed, table.problem.capacity, limits)
+    # Jobs that must be in one group stay in those for which the limits are; replicas choose again.
+    anew = chosen_groups(table, found) | {job: [GroupPart(option, found[job])] for job, option in single.items()}
+    yield _in_turn(table, anew, fixed, found)
+
+
+def _at_most(scales: ScaleValues, most: int) -> ScaleValues:
+    """A job's scales of so many nodes at most."""
+    last = int(np.searchsorted(scales.sizes, most, side="right"))
+    return replace(scales, sizes=scales.sizes[:last], values=scales.values[:last], costs=scales.costs[:last])
 
 
 def _in_turn(
     table: GroupTable, chosen: Chosen, per_job: Sequence[ScaleValues], wanted: Sequence[int]
-) -> tuple[list[int], AllocationProblem]:
-    """Each job in turn gets as many nodes of its group as there are, up to what is wanted."""
-    problem = table.within(chosen)
-    kinds = KindTable.of(problem)
-    counts = placeable_counts(kinds, [scales.sizes.tolist() for scales in per_job], wanted)
-    return counts, table.within({job: option for job, option in chosen.items() if counts[job]}, counts)
+) -> tuple[list[int], PartedProblem]:
+    """Each job in turn gets as many nodes of its groups as there are, up to what is wanted."""
+    parted = table.within(chosen, wanted, strictly=True)
+    sizes = [
+        range(0, count + 1, table.replica(job)) if job in chosen and table.replica(job) else per_job[job].sizes.tolist()
+        for job, count in zip(parted.job_of, parted.counts, strict=True)
+    ]
+    given: dict[int, list[int]] = {}
+    most = placeable_counts(KindTable.of(parted.problem), sizes, parted.counts)
+    for job, count in zip(parted.job_of, most, strict=True):
+        given.setdefault(job, []).append(count)
+    counts, kept = [sum(given[job]) for job in range(len(per_job))], dict[int, list[GroupPart]]()
+    for job, parts in chosen.items():
+        found = [GroupPart(part.option, count) for part, count in zip(parts, given[job], strict=True)]
+        if table.replica(job):
+            found = _permitted(table, job, found, per_job[job].sizes.tolist())
+            counts[job] = _nodes(found)
+        if counts[job]:
+            kept[job] = found
+    return counts, table.within(kept, counts)
+
+
+def _permitted(table: GroupTable, job: int, parts: Sequence[GroupPart], sizes: Sequence[int]) -> list[GroupPart]:
+    """The most of a job's replicas, of those for which there are nodes, that make a scale which it may have.
+
+    If it can't complete what it has, it keeps the largest scale of the whole replicas that it has.
+    """
+    have = {part.option.group: part.nodes for part in parts}
+    completes = all(have.get(option.group, 0) >= len(option.held) for option in table.options[job])
+    least = table.least(job) if completes else inf
+    size = max((size for size in sizes if least <= size <= _nodes(parts)), default=0)
+    if not size:
+        most = min(_nodes(parts), table.most_kept(job))
+        return kept_parts(table, job, max(size for size in sizes if size <= most))
+    surplus, found = _nodes(parts) - size, list[GroupPart]()
+    for part in reversed(parts):
+        less = min(surplus, part.nodes - up_to_whole(len(part.option.held), table.replica(job)))
+        surplus -= less
+        if part.nodes > less:
+            found.append(GroupPart(part.option, part.nodes - less))
+    return found[::-1]

@@ -10,15 +10,14 @@ from malletrain.allocator.problem.allocation_problem import DEFAULT_SECONDS, All
 from malletrain.allocator.problem.group_table import GroupTable, requires_group
 from malletrain.allocator.problem.objective import ScaleValues, objective_of, scale_values
 from malletrain.allocator.problem.validation import validate
-from malletrain.allocator.solvers.choice_table import best_counts, choose, groups_of
+from malletrain.allocator.solvers.choice_table import best_counts, choose, groups_of, present_counts
 from malletrain.allocator.solvers.group_choice import settled
 from malletrain.allocator.solvers.kind_flow import KindTable, can_be_placed, placeable_counts
 from malletrain.allocator.solvers.milp import Floats, MilpModel
 from malletrain.allocator.solvers.milp_counts import counts_model, read_counts, solution_of
 from malletrain.allocator.solvers.milp_kinds import kinds_model
 from malletrain.allocator.solvers.milp_nodes import node_model, read_node_counts
-from malletrain.allocator.solvers.owner_knapsack import OwnerGroup
-from malletrain.allocator.solvers.placement import place
+from malletrain.allocator.solvers.placement import place, place_parts
 from malletrain.allocator.solvers.reduction import reduced
 from malletrain.allocator.solvers.required_groups import solve_in_groups
 from malletrain.allocator.solvers.solver_process import SolverAnswer, SolverProcess
@@ -45,8 +44,8 @@ def solve(
     Where not all nodes suit all jobs, each formulation is solved without regard to that first. If there are suitable
     nodes for its optimum, that is the optimum; otherwise HiGHS solves the model by kinds of nodes. Without an answer in
     time, the best answers of: HiGHS's solution; the present nodes; each job in turn gets as many suitable nodes as
-    there are, up to what it has in that optimum. Where all nodes of a job must be in one
-    group, it is the same, with what `required_groups` says.
+    there are, up to what it has in that optimum. Where all nodes of a job must be in one group, or all of each of its
+    replicas, it is the same, with what `required_groups` says.
 
     Args:
         problem: The problem.
@@ -69,7 +68,6 @@ def solve(
         found = _checked(per_job, problem, read, answer.solution)
         counts, outcome = _judge(problem, per_job, formulation, answer, found)
         objective = objective_of(per_job, counts)
-    placed_as = problem
     if any(map(requires_group, problem.jobs)):
         table = GroupTable.of(problem)
         found_as = settled(table, counts)
@@ -78,11 +76,12 @@ def solve(
             counts, found_as = grouped.counts, grouped.placed_as
             outcome = _Outcome("OPTIMAL" if grouped.proven else "FEASIBLE", grouped.solver, grouped.reason)
             objective = objective_of([scale_values(job, problem) for job in problem.jobs], counts)
-        placed_as = found_as
-    elif not can_be_placed(problem, counts):
-        counts, outcome = _solve_by_kind(problem, counts, seconds, process)
-        objective = objective_of([scale_values(job, problem) for job in problem.jobs], counts)
-    assignments = place(placed_as, counts)
+        assignments = place_parts(found_as, problem)
+    else:
+        if not can_be_placed(problem, counts):
+            counts, outcome = _solve_by_kind(problem, counts, seconds, process)
+            objective = objective_of([scale_values(job, problem) for job in problem.jobs], counts)
+        assignments = place(problem, counts)
     elapsed = time.perf_counter() - started
     return Allocation(objective, outcome.status, outcome.solver, elapsed, assignments, outcome.reason)
 
@@ -181,17 +180,3 @@ def _model(
         return model, lambda solution: read_counts(slim, solution)
     nodes = node_model(problem)
     return nodes.model, lambda solution: read_node_counts(nodes, solution)
-
-
-def present_counts(per_job: Sequence[ScaleValues], pool: int, groups: Sequence[OwnerGroup] = ()) -> list[int]:
-    """The present scales in nodes; 0 for jobs whose scale is no longer permitted, or beyond a limit."""
-    counts, free = list[int](), pool
-    for scales in per_job:
-        counts.append(scales.current if scales.current in scales.sizes and scales.current <= free else 0)
-        free -= counts[-1]
-    for group in groups:
-        left = group.limit
-        for job in group.jobs:
-            counts[job] = counts[job] if counts[job] <= left else 0
-            left -= counts[job]
-    return counts

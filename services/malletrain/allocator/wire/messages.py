@@ -41,6 +41,7 @@ from malletrain.runtime.topology_messages import (
     paths_from_proto,
     preference_from_proto,
     preference_to_proto,
+    replica_from_proto,
 )
 from malletrain.v1 import allocator_pb2, monitor_pb2, profiler_pb2, resources_pb2, scavenger_pb2
 
@@ -109,6 +110,7 @@ def _demand(job: allocator_pb2.JobDemand) -> JobDemand:
         needs=tuple(NeedCount(need.text, need.nodes) for need in job.needs),
         topology=preference_from_proto(job.topology, f"jobs[{job.id}].topology"),
         topology_level=level_from_proto(job, f"jobs[{job.id}]"),
+        nodes_per_replica=replica_from_proto(job, f"jobs[{job.id}]"),
         value=curve_from_proto(job),
     )
 
@@ -168,6 +170,7 @@ def _demand_to_proto(job: JobDemand) -> allocator_pb2.JobDemand:
     message.boot_seconds = job.boot_seconds
     message.current_nodes.extend(job.current_nodes)
     message.topology, message.topology_level = preference_to_proto(job.topology), job.topology_level
+    message.nodes_per_replica = job.nodes_per_replica if job.nodes_per_replica > 1 else 0
     if (value := curve_to_proto(job.value)) is not None:
         message.value.CopyFrom(value)
     if job.needs:

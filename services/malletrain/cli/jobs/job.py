@@ -201,8 +201,10 @@ def topology_in_words(stubs: ServiceStubs, job: resources_pb2.Job) -> str:
     if preference is TopologyPreference.NONE:
         return ""
     preferred = "nodes near each other preferred"
-    if preference is TopologyPreference.REQUIRE:
-        preferred = f"all nodes in one {level_in_words(job.spec.topology_level)}"
+    if preference.requires:
+        by_replica = preference is TopologyPreference.REQUIRE_REPLICA
+        which = f"the {job.spec.nodes_per_replica} nodes of each replica" if by_replica else "all nodes"
+        preferred = f"{which} in one {level_in_words(job.spec.topology_level)}"
     try:
         nodes = stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
     except grpc.RpcError:

@@ -9,6 +9,7 @@ import grpc
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
 from malletrain.model.topology import level_in_words
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.topology_messages import known_preference
 from malletrain.v1 import resources_pb2, scavenger_pb2
 
 _MAX_ASKED = 20
@@ -45,17 +46,27 @@ def unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> list[str
         request = scavenger_pb2.CountSuitableNodesRequest(needs=job.spec.needs)
         if requires_group(job):
             request.topology, request.topology_level = job.spec.topology, job.spec.topology_level
+            request.nodes_per_replica = job.spec.nodes_per_replica
         key = request.SerializeToString(deterministic=True)
         if not (job.spec.needs.ByteSize() or requires_group(job)) or (key not in counts and len(counts) >= _MAX_ASKED):
             continue
         if key not in counts:
             counts[key] = stubs.scavenger.CountSuitableNodes(request, timeout=DEADLINE_SECONDS)
-        least = job.spec.min_nodes
-        if (found := counts[key]).known_nodes and found.suitable_nodes < least:
-            lines.append(_too_few(job, found))
-        elif found.HasField("largest_group_nodes") and found.known_nodes > 0 and found.largest_group_nodes < least:
-            lines.append(_too_small(job, found))
+        if counts[key].known_nodes and (line := _why_not(job, counts[key])):
+            lines.append(line)
     return lines
+
+
+def _why_not(job: resources_pb2.Job, found: scavenger_pb2.CountSuitableNodesResponse) -> str:
+    """What keeps a job from starting as the site is; empty: nothing that is known."""
+    least = job.spec.min_nodes
+    if job.spec.needs.ByteSize() and found.suitable_nodes < least:
+        return _too_few(job, found)
+    if found.HasField("replica_nodes"):
+        return _too_few_replicas(job, found) if found.replica_nodes < least else ""
+    if found.HasField("largest_group_nodes") and found.largest_group_nodes < least:
+        return _too_small(job, found)
+    return ""
 
 
 def tell_of_unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> list[str]:
@@ -67,8 +78,8 @@ def tell_of_unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> 
 
 
 def requires_group(job: resources_pb2.Job) -> bool:
-    """Whether all nodes of a job must be in one group."""
-    return job.spec.topology == resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE
+    """Whether the nodes of a job must be in groups: all in one, or all of each replica."""
+    return known_preference(job.spec.topology).requires
 
 
 def _too_small(job: resources_pb2.Job, found: scavenger_pb2.CountSuitableNodesResponse) -> str:
@@ -81,6 +92,18 @@ def _too_small(job: resources_pb2.Job, found: scavenger_pb2.CountSuitableNodesRe
         else "none that suits it is known to be in one"
     )
     return f"{job.id} can't start as the site is: it needs {least} at least in one {level}; {known}, {groups}"
+
+
+def _too_few_replicas(job: resources_pb2.Job, found: scavenger_pb2.CountSuitableNodesResponse) -> str:
+    replica, level = job.spec.nodes_per_replica, level_in_words(job.spec.topology_level)
+    largest = (
+        f"the largest such group has {found.largest_group_nodes}" if found.groups else "none is known to be in one"
+    )
+    return (
+        f"{job.id} can't start as the site is: it needs {job.spec.min_nodes} nodes at least, the {replica} of each "
+        f"replica in one {level}; of the {found.known_nodes} known nodes, idle or not, {found.replica_nodes} that suit "
+        f"it make whole replicas, {largest}"
+    )
 
 
 def _too_few(job: resources_pb2.Job, found: scavenger_pb2.CountSuitableNodesResponse) -> str:

@@ -129,7 +129,7 @@ def submit(
         str,
         typer.Option(
             help="prefer: nodes near each other, in few racks or on few switches; require: all in one of the innermost "
-            "groups, require=2 in one of level 2; none: any."
+            "groups, require=2 in one of level 2; require-replica, require-replica=2: those of each replica; none: any."
         ),
     ] = "none",
     burst_buffer: Annotated[

@@ -353,6 +353,7 @@ class SupervisorStarter:
                 min_nodes=order.spec.min_nodes,
                 max_nodes=order.spec.max_nodes,
                 nodes_per_replica=order.spec.nodes_per_replica,
+                fixed_replicas=order.spec.grouped_nodes > 1,
                 hosts=dict.fromkeys(hosts, slots),
                 agents={node: AgentAddress(host.agent, host.agent_name) for node, host in hosts.items() if host.agent},
                 certificate_file=str(self._secrets.certificate_file(folder)),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from malletrain.common import environment as env
 from malletrain.common.job_limits import DEFAULT_LIMITS, JobLimits
 from malletrain.fleet.spec import FleetSpec
+from malletrain.job_manager.machine.node_lists import whole_replicas
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.job_state import JobState
 from malletrain.model.job_terms import JobTerms, bounded_weight
@@ -102,7 +103,6 @@ class JobSpec(JobTerms):
     needs: NodeNeeds = NO_NEEDS
     array: ArraySpec | None = None
     array_parameters: Mapping[str, str] = field(default_factory=dict)
-    nodes_per_replica: int = 1
     dependencies: Dependencies = NO_DEPENDENCIES
     value: SpeedValue = LINEAR_VALUE
 
@@ -327,6 +327,17 @@ class Job:
         if self.most_nodes < spec.min_nodes or (spec.permitted_nodes and not permitted):
             return spec
         return replace(spec, max_nodes=self.most_nodes, permitted_nodes=permitted)
+
+    def whole(self, nodes: Sequence[str], others: Iterable[str]) -> tuple[str, ...]:
+        """Those of its nodes that are among others, in their order.
+
+        Where all nodes of each replica must be in one group, that is replicas with all their nodes only.
+
+        Args:
+            nodes: As a plan names them, or as it is commanded: the nodes of such a replica follow each other.
+            others: Nodes.
+        """
+        return whole_replicas(nodes, others, self.spec.grouped_nodes)
 
     @property
     def left_out_scales(self) -> tuple[int, ...]:

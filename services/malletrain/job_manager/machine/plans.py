@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from malletrain.common.gpus import gpu_number, node_of
 from malletrain.job_manager.machine.admitting import admit
@@ -213,12 +213,26 @@ def _lost_nodes(
 
 def _reduced(job: Job, nodes: tuple[str, ...], lost: Mapping[str, str]) -> tuple[str, ...] | None:
     """The largest permitted scale on what remains; nodes that the job has are kept first. None if there is none."""
-    left, commanded = without(nodes, lost), frozenset(job.commanded)
-    first = sorted(left, key=lambda node: node not in commanded)
-    fitting = within(left, first[: job.max_within(len(left))])
+    left = job.whole(nodes, without(nodes, lost))
+    fitting = within(left, first_whole(job, left, frozenset(job.commanded)))
     if not fitting or _migrates(job, fitting):
         return None
     return fitting
+
+
+def first_whole(job: Job, nodes: Sequence[str], preferred: Collection[str]) -> tuple[str, ...]:
+    """The largest permitted scale on some of a job's nodes; the preferred ones are taken first.
+
+    Args:
+        job: The job.
+        nodes: Its nodes, as `Job.whole` takes them.
+        preferred: Nodes.
+    """
+    size = job.spec.grouped_nodes
+    replicas = [nodes[first : first + size] for first in range(0, len(nodes), size)]
+    replicas.sort(key=lambda replica: sum(node not in preferred for node in replica))
+    ordered = tuple(node for replica in replicas for node in replica)
+    return ordered[: job.max_within(len(ordered))]
 
 
 def reconcile(transaction: Transaction, only: str | None = None) -> None:
@@ -261,9 +275,12 @@ def _shrink_or_stop(transaction: Transaction, job: Job) -> None:
         return
     kept = within(job.commanded, job.wanted)
     gained = _gained_nodes(job)
-    if gained and _are_free(transaction, job, gained):
+    available = bool(gained) and _are_free(transaction, job, gained)
+    if available:
         kept += gained
-    elif not job.may_have(len(kept)) and kept:
+    if job.spec.grouped_nodes > 1:
+        kept = job.whole(job.wanted, kept)  # the plan's order says which nodes make a replica
+    if kept and not (available or job.may_have(len(kept))):
         # The new scale needs nodes that are not free yet, and the scale without them is not permitted.
         _move_by_restart(transaction, job)
         return
@@ -284,7 +301,8 @@ def _grow_or_start(transaction: Transaction, job: Job) -> None:
     if job.state is JobState.RUNNING and not (job.keeps_scale or set(job.commanded) - set(job.wanted)):
         gained = _gained_nodes(job)
         if gained and _are_free(transaction, job, gained):
-            _rescale(transaction, job, job.commanded + gained)
+            # The plan's order says which nodes make a replica; otherwise the first one stays the first.
+            _rescale(transaction, job, job.wanted if job.spec.grouped_nodes > 1 else job.commanded + gained)
 
 
 def _may_start(transaction: Transaction, job: Job) -> bool:

@@ -15,7 +15,7 @@ from malletrain.job_manager.machine.job_marks import JobMark
 from malletrain.job_manager.machine.jobs import Dependencies, Job, JobSpec, NodeRelease, StopIntent, after_failure
 from malletrain.job_manager.machine.metering import meter, move_usage
 from malletrain.job_manager.machine.node_lists import within, without
-from malletrain.job_manager.machine.plans import apply_plan, reconcile
+from malletrain.job_manager.machine.plans import apply_plan, first_whole, reconcile
 from malletrain.job_manager.machine.sharing import keep_ledger
 from malletrain.job_manager.machine.state import JobEvent, ManagerPolicy, ManagerState, Notice, Omission
 from malletrain.job_manager.machine.stimuli import (
@@ -249,7 +249,7 @@ def _remove_nodes(transaction: Transaction, left: frozenset[str], since: float) 
 
 
 def _remove_lost(transaction: Transaction, job: Job, lost: frozenset[str], since: float) -> None:
-    wanted = without(job.wanted, lost)
+    wanted = job.whole(job.wanted, without(job.wanted, lost))
     if not job.may_have(len(wanted)):
         wanted = ()
     job = transaction.put(
@@ -277,9 +277,13 @@ def _shrink_or_stop(
     transaction: Transaction, job: Job, reason: str, left_over: tuple[str, ...], wanted: tuple[str, ...]
 ) -> None:
     still_wanted = within(left_over, wanted)
-    kept = _max_part(transaction, job, still_wanted) or _max_part(transaction, job, left_over)
+    if job.spec.grouped_nodes > 1:
+        still_wanted = job.whole(wanted, left_over)  # the plan's order says which nodes make a replica
+    kept = _max_part(transaction, job, still_wanted) or _max_part(transaction, job, job.whole(job.commanded, left_over))
     if not kept:
-        why = f"{reason}; {len(left_over)} remain, its smallest scale is {job.spec.smallest}"
+        complete = len(job.whole(job.commanded, left_over))
+        parts = f", {complete} of them in whole replicas" if complete < len(left_over) else ""
+        why = f"{reason}; {len(left_over)} remain{parts}, its smallest scale is {job.spec.smallest}"
         transaction.stop(job, StopIntent.WAIT, JobReason.PREEMPTED_BELOW_MINIMUM, why, wanted, left_over)
         return
     if job.state is not JobState.STARTING and not set(kept).intersection(job.trained):
@@ -305,9 +309,9 @@ def _shrink_or_stop(
 
 def _max_part(transaction: Transaction, job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:
     """The largest permitted scale on nodes that no other job wants; nodes that have trained are taken first."""
-    wanted, trained = transaction.jobs.wanted, frozenset(job.trained)
-    free = sorted((node for node in nodes if not wanted.has_rival(job, node)), key=lambda node: node not in trained)
-    return tuple(free[: job.max_within(len(free))])
+    wanted = transaction.jobs.wanted
+    free = job.whole(nodes, [node for node in nodes if not wanted.has_rival(job, node)])
+    return first_whole(job, free, frozenset(job.trained))
 
 
 def _with_lost(job: Job, lost: frozenset[str], since: float) -> tuple[NodeRelease, ...]:

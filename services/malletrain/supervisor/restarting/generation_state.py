@@ -22,8 +22,11 @@ class GenerationState:
     Attributes:
         min_hosts: Fewest hosts that a generation begins with, unless fewer are commanded.
         hosts_per_replica: Hosts that one copy of the model is divided among: a generation has whole replicas only.
+        fixed_replicas: Whether the hosts of a replica must be those that follow each other in the command, since they
+            are near each other; otherwise any hosts make one.
         sequence: Sequence of the newest command.
         commanded: Hosts and slots that the job shall use.
+        replicas: With `fixed_replicas` the hosts of each replica by the newest command, those since released included.
         hosts: Hosts and slots of the present generation, in rank order; empty between two generations.
         epoch: Number of the newest generation; 0 before the first.
         members: Slots of the present generation that had a process, in rank order.
@@ -40,8 +43,10 @@ class GenerationState:
 
     min_hosts: int = 1
     hosts_per_replica: int = 1
+    fixed_replicas: bool = False
     sequence: int = 0
     commanded: Mapping[str, int] = field(default_factory=dict)
+    replicas: tuple[tuple[str, ...], ...] = ()
     hosts: Hosts = ()
     epoch: int = 0
     members: tuple[Slot, ...] = ()
@@ -101,7 +106,11 @@ class GenerationState:
 
     def _whole(self, hosts: Hosts) -> Hosts:
         """As many of these hosts as whole replicas have: after a loss some have no part in one."""
-        return hosts[: len(hosts) - len(hosts) % self.hosts_per_replica]
+        if not self.fixed_replicas:
+            return hosts[: len(hosts) - len(hosts) % self.hosts_per_replica]
+        slots = dict(hosts)
+        present = (replica for replica in self.replicas if slots.keys() >= set(replica))
+        return tuple((host, slots[host]) for replica in present for host in replica)
 
     def change_due(self, ready: Set[Slot], now: float) -> bool:
         """Whether the present generation is to be asked to leave for another one."""
@@ -132,7 +141,10 @@ class GenerationState:
         """Take over a command; one that is not newer than the last is ignored."""
         if sequence <= self.sequence:
             return self
-        return replace(self, sequence=sequence, commanded=dict(hosts), warm_by=warm_by).settled()
+        names, size = tuple(hosts), self.hosts_per_replica
+        starts = range(0, len(names) - len(names) % size, size) if self.fixed_replicas else ()
+        replicas = tuple(names[first : first + size] for first in starts)
+        return replace(self, sequence=sequence, commanded=dict(hosts), replicas=replicas, warm_by=warm_by).settled()
 
     def release(self, hosts: Set[str]) -> GenerationState:
         """Take hosts out of what is commanded."""

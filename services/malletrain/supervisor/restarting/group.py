@@ -61,6 +61,7 @@ class RestartingGroup:
         sharded: Path,
         min_hosts: int = 1,
         hosts_per_replica: int = 1,
+        fixed_replicas: bool = False,
         limits: JobLimits = DEFAULT_LIMITS,
         restarts_left: int = 3,
         tell: Callable[[str], None] = log.warning,
@@ -72,6 +73,7 @@ class RestartingGroup:
             sharded: Folder in which a member with a part of the state that others do not have has such a file.
             min_hosts: Fewest hosts that a generation begins with.
             hosts_per_replica: Hosts that one copy of the model is divided among.
+            fixed_replicas: Whether only hosts that follow each other in a command may make a replica.
             limits: How long leaving and saving may take.
             restarts_left: How often the job may still be restarted after failures of its own.
             tell: Called with what the job's owner should know.
@@ -80,7 +82,9 @@ class RestartingGroup:
         self._told_apart = False
         self._limits = limits
         self.trainers = trainers
-        self._generation = GenerationState(min_hosts=min_hosts, hosts_per_replica=hosts_per_replica)
+        self._generation = GenerationState(
+            min_hosts=min_hosts, hosts_per_replica=hosts_per_replica, fixed_replicas=fixed_replicas
+        )
         self._next = following
         self._backend = backend
         self._saving = saving
