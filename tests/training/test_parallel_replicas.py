@@ -46,10 +46,12 @@ def test_a_training_does_not_depend_on_how_its_model_is_divided(tmp_path: Path) 
     more = launcher(tmp_path / "apart", 8)
     train_until(more, 8, 12 * STEP, "--shard", "2")
     train_until(apart, 8, 18 * STEP)
+    # And the whole model in one process.
+    train_until(launcher(tmp_path / "apart", 1), 1, 22 * STEP, "--pipeline", "1", "--tensor", "1")
     whole = launcher(tmp_path / "whole", 1)
     train_until(whole, 1, reached(apart.folder), "--pipeline", "1", "--tensor", "1")
     lines, expected = lines_in(apart.folder), curve(lines_in(whole.folder))
-    assert {line["size"] for line in lines} == {4, 8}
+    assert {line["size"] for line in lines} == {4, 8, 1}
     assert check_samples(lines, 4) == reached(apart.folder)
     found = curve(lines)
     distance = farthest(found, {before: expected[before] for before in found})

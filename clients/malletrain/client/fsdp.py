@@ -121,7 +121,8 @@ class ShardedTraining(DistributedTraining):
         if self._place.staged and grad_scaler is not None:
             raise ValueError("grad_scaler: expected none with a pipeline (bfloat16 needs none), got one")
         # Stages have different parameters: by name, not in one list, what they save is not in each other's way.
-        self._state_options = StateDictOptions(flatten_optimizer_state_dict=self._place.staged)
+        by_name = mesh is not None and mesh.ndim > 2
+        self._state_options = StateDictOptions(flatten_optimizer_state_dict=by_name)
         job = current_job()
         folder = checkpoint_folder or (job.checkpoint_directory if job else None)
         self._folder = folder
