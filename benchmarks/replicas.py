@@ -56,7 +56,8 @@ class Run:
         seed: Its seed.
         disturbed: Whether its scale changed, and a worker was killed.
         loss: Loss on the test set.
-        curve: Mean loss of each step, in order; of one that was made twice, the last time.
+        curve: Mean loss of each step, in order; of one that was made twice, the last time. None where a worker was
+            killed before it could note its own.
         pauses: By change, seconds between the last step before it and the first after it, less a usual step.
         repeated: By change, samples that were trained with again.
     """
@@ -64,7 +65,7 @@ class Run:
     seed: int
     disturbed: bool
     loss: float
-    curve: tuple[float, ...]
+    curve: tuple[float | None, ...]
     pauses: dict[str, float]
     repeated: dict[str, int]
 
@@ -124,16 +125,23 @@ def _reached(folder: Path) -> int:
     return max((line["before"] for line in lines_in(folder)), default=0)
 
 
-def _curve(lines: Sequence[dict[str, Any]]) -> tuple[float, ...]:
+def _curve(lines: Sequence[dict[str, Any]]) -> tuple[float | None, ...]:
     """The mean over the workers of each step's loss."""
-    newest: dict[int, dict[int, float]] = defaultdict(dict)
+    newest: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
     for line in lines:
-        newest[line["before"]][line["rank"]] = line["loss"]
-    found = []
-    for before in sorted(newest):
-        size = [line["size"] for line in lines if line["before"] == before][-1]
-        found.append(statistics.fmean(loss for rank, loss in newest[before].items() if rank < size))
+        newest[line["before"]][line["first"]] = line
+    found: list[float | None] = []
+    for _, by_first in sorted(newest.items()):
+        size = max(by_first.values(), key=lambda line: line["time"])["size"]
+        losses = [line["loss"] for line in by_first.values() if line["size"] == size]
+        found.append(statistics.fmean(losses) if len(losses) == size else None)
     return tuple(found)
+
+
+def _differences(one: Run, other: Run) -> list[float]:
+    """How far two curves are apart at each step of which both know the loss."""
+    pairs = zip(one.curve, other.curve, strict=True)
+    return [abs(a - b) for a, b in pairs if a is not None and b is not None]
 
 
 def _costs(lines: Sequence[dict[str, Any]], last_steps: Sequence[float]) -> tuple[dict[str, float], dict[str, int]]:
@@ -165,12 +173,9 @@ def table(runs: Sequence[Run]) -> str:
     differences = [other.loss - one.loss for one, other in pairs]
     low, high = interval(differences)
     lines.append(f"  difference  {statistics.fmean(differences):+8.5f}, 95 % interval {low:+.5f} to {high:+.5f}")
-    apart = [max(abs(a - b) for a, b in zip(one.curve, other.curve, strict=True)) for one, other in pairs]
-    between = [
-        statistics.fmean(abs(a - b) for a, b in zip(one.curve, other.curve, strict=True))
-        for (one, _), (other, _) in itertools.combinations(pairs, 2)
-    ]
-    lines.append(f"curves, largest difference at one of {len(pairs[0][0].curve)} steps: {max(apart):.5f}")
+    apart = [max(_differences(one, other)) for one, other in pairs]
+    between = [statistics.fmean(_differences(one, other)) for (one, _), (other, _) in itertools.combinations(pairs, 2)]
+    lines.append(f"curves, largest difference at one of {len(pairs[0][0].curve)} steps: {max(apart):.2g}")
     lines.append(f"  mean difference of undisturbed ones of two seeds: {statistics.fmean(between):.5f}")
     for what, _ in CHANGES:
         pauses = [other.pauses[what] for _, other in pairs]

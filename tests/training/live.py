@@ -56,6 +56,7 @@ class LiveTraining:
         changes: What was done to it, and when.
         releases: How long it took until nodes that were taken were free, in seconds.
         killed: Process id of the worker that was killed.
+        patience: How long to wait for a scale, in seconds.
     """
 
     system: Deployment
@@ -63,6 +64,7 @@ class LiveTraining:
     changes: list[tuple[str, float]] = field(default_factory=list)
     releases: list[float] = field(default_factory=list)
     killed: int = 0
+    patience: float = PATIENCE
 
     @property
     def folder(self) -> Path:
@@ -85,7 +87,7 @@ class LiveTraining:
             found = [step for step in self.steps() if step["time"] > since and step["size"] == workers]
             return len(found) >= STEPS and found[-1]["pid"] == found[-STEPS]["pid"]
 
-        self.wait(enough, PATIENCE, f"{STEPS} steps of {workers} workers")
+        self.wait(enough, self.patience, f"{STEPS} steps of {workers} workers")
 
     def give(self, *nodes: str) -> None:
         """Return nodes to it."""

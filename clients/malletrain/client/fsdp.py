@@ -129,8 +129,8 @@ class ShardedTraining(DistributedTraining):
         self._sharded = ShardedCheckpoints(folder, checkpoint_seconds)
         self._copies = NeighbourCopies(folder, copy_seconds)
         self._holder = SavingMarker(job.directory if job else None, SHARDED_FOLDER)
-        kept = {"checkpoint_seconds": checkpoint_seconds, "checkpoint_folder": folder, "grad_scaler": grad_scaler}
-        super().__init__(model, optimizer, **kept, **options)
+        options |= {"checkpoint_seconds": checkpoint_seconds, "checkpoint_folder": folder, "grad_scaler": grad_scaler}
+        super().__init__(model, optimizer, **options)
 
     def step(self, *also: Callable[[], object]) -> None:
         """As `Training.step`."""
