@@ -34,16 +34,15 @@ PATIENCE = 150.0
 """Seconds. Frameworks take long to import where others use the machine, too."""
 _LOADED = re.compile(r"resumed at (\d+) samples, loaded in ([\d.]+) s")
 SETTINGS = f"""
-[scavenger]
-source = "static"
-nodes = {json.dumps(NODES)}
-debounce_seconds = 0
 [job_manager]
 trainer_python = "{sys.executable}"
 standby_memory_mib = 2048
 restart_backoff_seconds = 0.1
 # Long enough to save on a busy machine: the workers share its cores with all other tests.
 drain_grace_seconds = 15
+[scavenger]
+source = "static"
+debounce_seconds = 0
 """
 
 
@@ -57,6 +56,7 @@ class LiveTraining:
         changes: What was done to it, and when.
         releases: How long it took until nodes that were taken were free, in seconds.
         killed: Process id of the worker that was killed.
+        patience: How long to wait for a scale, in seconds.
     """
 
     system: Deployment
@@ -64,6 +64,7 @@ class LiveTraining:
     changes: list[tuple[str, float]] = field(default_factory=list)
     releases: list[float] = field(default_factory=list)
     killed: int = 0
+    patience: float = PATIENCE
 
     @property
     def folder(self) -> Path:
@@ -86,7 +87,7 @@ class LiveTraining:
             found = [step for step in self.steps() if step["time"] > since and step["size"] == workers]
             return len(found) >= STEPS and found[-1]["pid"] == found[-STEPS]["pid"]
 
-        self.wait(enough, PATIENCE, f"{STEPS} steps of {workers} workers")
+        self.wait(enough, self.patience, f"{STEPS} steps of {workers} workers")
 
     def give(self, *nodes: str) -> None:
         """Return nodes to it."""
@@ -98,10 +99,10 @@ class LiveTraining:
         self.change("shrink")
         self.free("DrainNodes", scavenger_pb2.DrainNodesRequest(nodes=nodes))
 
-    def reclaim(self, node: str) -> None:
-        """Have the main scheduler want a node back, at once."""
-        self.change("reclaim of rank 0's node")
-        self.free("ReclaimNodes", scavenger_pb2.ReclaimNodesRequest(nodes=[node], hold_seconds=600))
+    def reclaim(self, *nodes: str, what: str = "reclaim of rank 0's node") -> None:
+        """Have the main scheduler want nodes back, at once."""
+        self.change(what)
+        self.free("ReclaimNodes", scavenger_pb2.ReclaimNodesRequest(nodes=nodes, hold_seconds=600))
 
     def free(self, method: str, request: Any) -> None:
         """Have nodes freed."""
@@ -182,6 +183,7 @@ def live_training(
     backend: str = "torchrun",
     notes: bool = False,
     options: Sequence[str] = (),
+    nodes: Sequence[str] = NODES,
 ) -> Iterator[LiveTraining]:
     """Submit an example to new services with one node.
 
@@ -192,16 +194,18 @@ def live_training(
         backend: How its workers are driven.
         notes: Whether the script itself notes what it does, and nothing is added.
         options: More options of its submission.
+        nodes: The virtual nodes; all but the first one are drained before it is submitted.
     """
     script = folder / "train.py"
     first, annotations, rest = example.read_text().partition("from __future__ import annotations\n")
     script.write_text(example.read_text() if notes else f"{first}{annotations}\nimport noting\n{rest}")
     (folder / "noting.py").write_text((Path(__file__).with_name("noting.py")).read_text())
-    with deployed(folder / "state", SETTINGS) as system:
-        wait_until(lambda: len(system.json("nodes")) == len(NODES), PATIENCE, "idle nodes")
+    with deployed(folder / "state", f"{SETTINGS}nodes = {json.dumps(list(nodes))}\n") as system:
+        wait_until(lambda: len(system.json("nodes")) == len(nodes), PATIENCE, "idle nodes")
         training = LiveTraining(system, "")
-        training.call("DrainNodes", scavenger_pb2.DrainNodesRequest(nodes=NODES[1:]))
-        scale = ["--max", str(len(NODES)), "--profile", "never", "--curve", "1:100,2:195,3:285,4:370"]
+        training.call("DrainNodes", scavenger_pb2.DrainNodesRequest(nodes=nodes[1:]))
+        curve = ",".join(f"{count}:{100 * count - 5 * (count - 1)}" for count in range(1, len(nodes) + 1))
+        scale = ["--max", str(len(nodes)), "--profile", "never", "--curve", curve]
         more = ["--backend", backend, *scale, "--scale-up", "1", "--scale-down", "1", *options]
         done = system.command("submit", *more, "--", "python", str(script), *arguments)
         assert done.returncode == 0, done.stderr

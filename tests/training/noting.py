@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
@@ -27,6 +28,8 @@ MEMORY_STEPS = 5
 
 _read: deque[tuple[int, list[int]]] = deque()
 _losses: list[float] = []
+_parts: list[float] = []
+"""In a pipeline, what each pass contributes to the mean loss of a step."""
 _steps = itertools.count(1)
 
 
@@ -63,19 +66,25 @@ def _note_step(training: Training) -> None:
         "pid": os.getpid(),
         "node": os.environ["MALLETRAIN_NODE"],
         "before": training.samples,
+        "reached": training.samples + training.global_batch,
+        # Where in the training its samples begin: workers that have different layers of one model share them.
+        "first": training.samples + training._sampler.partition.span(training._sampler.share.rank)[0],
         "indices": [index for indices in passes for index in indices],
         "rank": training.rank,
         "size": training.workers,
         "dataset": size,
-        "loss": sum(_losses) / len(_losses),
+        # Of a pipeline, the last stage alone knows it.
+        "loss": sum(_losses) / len(_losses) if _losses else sum(_parts) if _parts else None,
     }
     _losses.clear()
+    _parts.clear()
     with Path(os.environ["MALLETRAIN_JOB_DIR"], f"notes-{os.getpid()}.jsonl").open("a") as file:
         file.write(json.dumps(line | (_memory(training) if next(_steps) % MEMORY_STEPS == 0 else {})) + "\n")
 
 
 def _follow() -> None:
     fetch, begin, backward = _MapDatasetFetcher.fetch, Training.__init__, torch.Tensor.backward
+    schedule = PipelineScheduleSingle.step
     ask = Training.next_indices
 
     def reading(self: Any, indices: Any) -> Any:
@@ -99,10 +108,17 @@ def _follow() -> None:
         _losses.append(float(self.detach()))
         return backward(self, *arguments, **options)
 
+    def pipelining(self: Any, *arguments: Any, losses: list[torch.Tensor], **options: Any) -> Any:
+        result = schedule(self, *arguments, losses=losses, **options)
+        if losses:
+            _parts.append(float(torch.stack(losses).sum().detach()))
+        return result
+
     _MapDatasetFetcher.fetch = reading
     Training.next_indices = asking  # type: ignore[method-assign]
     Training.__init__ = beginning  # type: ignore[method-assign]
     torch.Tensor.backward = losing  # type: ignore[method-assign]
+    PipelineScheduleSingle.step = pipelining  # type: ignore[method-assign]
 
 
 _follow()

@@ -27,14 +27,15 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from malletrain.client import current_job, done, should_stop
@@ -83,38 +84,61 @@ class ShardedTraining(DistributedTraining):
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
+        mesh: DeviceMesh | None = None,
         checkpoint_seconds: float = 30.0,
         checkpoint_folder: Path | None = None,
         copy_seconds: float | None = 1.0,
+        grad_scaler: torch.amp.GradScaler | None = None,
         **options: Any,
     ) -> None:
         """Load the newest checkpoint, if there is one, divided among the present workers.
 
         Args:
-            model: The model, after `fully_shard`.
+            model: The model, after `fully_shard`; of a pipeline, this worker's stage, whose parameters have the names
+                that they have in the whole model.
             optimizer: The optimizer of its parameters.
+            mesh: What `replica_mesh` has returned, where it has the dimensions `pipeline` and `tensor`. Workers that
+                share samples count as one for `batch_per_worker` then.
             checkpoint_seconds: Longest time in seconds between two checkpoints.
             checkpoint_folder: Folder of the checkpoints, which all workers can read. By default the job's folder.
             copy_seconds: Shortest time in seconds from one copy of the workers' parts on their neighbours to the next.
                 It grows with their cost: they take at most 5 % of the loop's time, and are sent in the background for
                 at most a quarter of the time. None: no copies, which take the memory of two parts, and of four while
                 they are exchanged.
+            grad_scaler: As for `malletrain.client.training.Training`, but not with a pipeline: its stages would not
+                leave out the same steps.
             options: As for `malletrain.client.training.Training`.
 
         Raises:
-            ValueError: the model has not been given to `fully_shard`; or an argument is out of its range.
+            ValueError: the model has not been given to `fully_shard`, or not with this mesh; or an argument is out of
+                its range.
         """
         if copy_seconds is not None and copy_seconds < 0:
             raise ValueError(f"copy_seconds: expected at least 0, or None, got {copy_seconds}")
         if not isinstance(model, FSDPModule):
             raise ValueError(f"model: expected one that was given to fully_shard, got {type(model).__name__}")
+        self._place = replica_place(model, mesh)
+        if self._place.staged and grad_scaler is not None:
+            raise ValueError("grad_scaler: expected none with a pipeline (bfloat16 needs none), got one")
+        # Stages have different parameters: by name, not in one list, what they save is not in each other's way.
+        by_name = mesh is not None and mesh.ndim > 2
+        self._state_options = StateDictOptions(flatten_optimizer_state_dict=by_name)
         job = current_job()
         folder = checkpoint_folder or (job.checkpoint_directory if job else None)
         self._folder = folder
         self._sharded = ShardedCheckpoints(folder, checkpoint_seconds)
         self._copies = NeighbourCopies(folder, copy_seconds)
         self._holder = SavingMarker(job.directory if job else None, SHARDED_FOLDER)
-        super().__init__(model, optimizer, checkpoint_seconds=checkpoint_seconds, checkpoint_folder=folder, **options)
+        options |= {"checkpoint_seconds": checkpoint_seconds, "checkpoint_folder": folder, "grad_scaler": grad_scaler}
+        super().__init__(model, optimizer, **options)
+
+    def step(self, *also: Callable[[], object]) -> None:
+        """As `Training.step`."""
+        if self._place.apart and self._place.replicas > 1:
+            # Stages are done with their gradients one after the other. None applies them before all have theirs, so
+            # that the workers of a replica have made the same steps when another one loses a worker.
+            dist.all_reduce(torch.zeros(1, device=self._device))
+        super().step(*also)
 
     def finish(self, metrics: Mapping[str, float] | None = None) -> None:
         """Save the state and say that the training is complete. Call it at every rank, after `run`.
@@ -143,7 +167,6 @@ class ShardedTraining(DistributedTraining):
         self.optimizer = optimizer
         self._device = next(model.parameters()).device
         self._applied = AppliedSteps(model)
-        self._place = replica_place(model)
         self._token = str(self._agreed(secrets.token_hex(4)))
         if self._place.replicas > 1:
             # What this worker has of the state, only one worker of each other replica has.
@@ -155,12 +178,17 @@ class ShardedTraining(DistributedTraining):
             shards = self._shards()
             with collective_limit.raised():
                 self._sharded.load_shards(path, shards)
-            set_state_dict(model, optimizer, model_state_dict=shards["model"], optim_state_dict=shards["optimizer"])
+            found = {"model_state_dict": shards["model"], "optim_state_dict": shards["optimizer"]}
+            set_state_dict(model, optimizer, **found, options=self._state_options)
             self._restore_plain(self._sharded.load_plain(path), state)
             if self.rank == 0:
                 say_where(state.samples, time.monotonic() - began)
-        self._sampler.set_scale(self.rank, self.workers)
+        self._sampler.set_scale(*self._batch_part)
         return state
+
+    @property
+    def _batch_part(self) -> tuple[int, int]:
+        return self._place.batch_part, self._place.batch_parts
 
     def _agreed(self, own: _T) -> _T:
         """Rank 0's choice: a file system may show the newest folder to one worker earlier than to another."""
@@ -176,7 +204,7 @@ class ShardedTraining(DistributedTraining):
         self._extra_on_disk = content["extra"]
 
     def _shards(self) -> dict[str, Any]:
-        model, optimizer = get_state_dict(self._plain_model, self.optimizer)
+        model, optimizer = get_state_dict(self._plain_model, self.optimizer, options=self._state_options)
         return {"model": model, "optimizer": optimizer}
 
     def _plain(self, states: list[dict[str, Any]]) -> dict[str, Any]:

@@ -238,7 +238,12 @@ class Replica(abc.ABC):
 
     def _set_scale(self) -> None:
         refresh()
-        self._sampler.set_scale(self.rank, self.workers)
+        self._sampler.set_scale(*self._batch_part)
+
+    @property
+    def _batch_part(self) -> tuple[int, int]:
+        """Which part of each global batch this worker trains with, and into how many it is divided."""
+        return self.rank, self.workers
 
     def _check(self) -> None:
         """Rank 0 decides what to do, and all workers do it at the same batch."""
