@@ -76,6 +76,18 @@ def test_the_jobs_of_an_array_are_compared(page: Any, base: str, system: Deploym
     page.locator("#metrics a", has_text="accuracy").click()
     drawn(page)
     page.wait_for_function(f"() => {LINES}?.job.length === 3", timeout=PATIENCE)
+    page.goto(f"{base}/compare")
+    drawn(page)
+    page.get_by_label("Identifiers, an array, a search or a name").fill(f"{jobs[0]} {jobs[2]}")
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url(re.compile(f"group={jobs[0]}"), timeout=PATIENCE)
+    drawn(page)
+    page.wait_for_function(f"() => {LINES}?.job.length === 2", timeout=PATIENCE)
+    assert page.evaluate(f"() => Array.from({LINES}.job)") == [jobs[0], jobs[2]]
+    page.locator(f"#compared-{jobs[2]} a").click()
+    page.wait_for_url(re.compile(f"job={jobs[2]}"), timeout=PATIENCE)
+    page.locator("#together a", has_text=f"Compare with the others of {array}").click()
+    page.wait_for_url(re.compile(f"group={array}"), timeout=PATIENCE)
     page.goto(f"{base}/jobs")
     drawn(page)
     for job, colour in in_figure.items():

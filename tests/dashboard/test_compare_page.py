@@ -15,6 +15,7 @@ from malletrain.dashboard.pages import compare_page
 from malletrain.dashboard.pages.compare_page import ComparePage
 from malletrain.dashboard.pages.job_page import JobPage
 from malletrain.dashboard.pages.older_jobs import MAX_JOBS, OlderAnswer, members_of
+from malletrain.dashboard.pages.page import SharedData
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.observer.history import History
 from malletrain.observer.job_facts import JobFact
@@ -118,3 +119,17 @@ def test_the_page_of_a_job_leads_to_its_comparison(job: JobFact, expected: list[
     for group in expected:
         assert f'href="/compare?group={group}&amp;owner=ada"' in found
         assert f"Compare with the others of {group}" in found
+
+
+def test_the_form_takes_a_text_and_shows_what_was_typed_as_text() -> None:
+    typed = '"><script>alert(1)</script>, j000012'
+    known = SimpleNamespace(history=history(*OWN), services={}, revision=0)
+    watcher = SimpleNamespace(watched=known, now=lambda: NOW)
+    shared = SharedData(cast(Any, watcher), cast(Any, None))
+    viewer = Viewer("ada", "user", "id", 2 * NOW, "token")
+    found = ComparePage(shared, viewer, Selection(group=typed, metric="loss"), "light").html()
+    assert "<script>alert" not in found
+    form = found[found.index('<form method="get" action="/compare">') :]
+    assert '<input id="choice-group" name="group" type="text" maxlength="256"' in form
+    assert 'value="&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;, j000012"' in form
+    assert "of any age" in found.lower()
