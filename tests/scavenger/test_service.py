@@ -108,10 +108,10 @@ async def test_nodes_of_one_group_are_counted(tmp_path: Path) -> None:
         assert not anything.HasField("largest_group_nodes")
         assert not answer.HasField("replica_nodes")
         request = scavenger_pb2.CountSuitableNodesRequest(topology=resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE_REPLICA)
-        for nodes, replicas in ((2, 4), (3, 3), (4, 0)):
-            request.nodes_per_replica = nodes
+        for size, replica_nodes in ((2, 4), (3, 3), (4, 0)):
+            request.nodes_per_replica = size
             answer = await scavenger.stub.CountSuitableNodes(request, timeout=5)
-            assert (answer.groups, answer.largest_group_nodes, answer.replica_nodes) == (2, 3, replicas)
+            assert (answer.groups, answer.largest_group_nodes, answer.replica_nodes) == (2, 3, replica_nodes)
         request.nodes_per_replica = 1
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await scavenger.stub.CountSuitableNodes(request, timeout=5)
