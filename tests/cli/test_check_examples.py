@@ -26,3 +26,10 @@ def test_fsdp2_is_fit(tmp_path: Path) -> None:
     found = check_example(tmp_path, "fsdp2/elastic.py", "--epochs", "1000", "--step-seconds", "0.05")
     assert set(found) == {"torchrun"}
     assert all(answer.startswith("yes") for answer in found["torchrun"].values()), found
+
+
+def test_a_gpt_of_one_stage_is_fit(tmp_path: Path) -> None:
+    sizes = ("--pipeline", "1", "--tensor", "1")
+    found = check_example(tmp_path, "gpt/train.py", "--epochs", "1000", "--step-seconds", "0.05", *sizes)
+    assert set(found) == {"torchrun"}
+    assert not any(answer.startswith("no") for answer in found["torchrun"].values()), found

@@ -151,7 +151,7 @@ def deployed(
         host: Where the services listen.
         prefix: What goes before each command.
         shared: Settings outside of any section.
-        seconds: How long they may take to start.
+        seconds: How long they may take to start, and, if it is more than 30 s, to stop.
     """
     write_settings(folder, _without_standby(settings), host, shared)
     deployment = start(folder, prefix)
@@ -160,7 +160,7 @@ def deployed(
         yield deployment
     finally:
         deployment.process.send_signal(signal.SIGTERM)
-        deployment.process.wait(30)
+        deployment.process.wait(max(seconds, 30.0))
 
 
 def write_settings(folder: Path, settings: str, host: str = "127.0.0.1", shared: str = "") -> None:

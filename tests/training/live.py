@@ -200,7 +200,8 @@ def live_training(
     first, annotations, rest = example.read_text().partition("from __future__ import annotations\n")
     script.write_text(example.read_text() if notes else f"{first}{annotations}\nimport noting\n{rest}")
     (folder / "noting.py").write_text((Path(__file__).with_name("noting.py")).read_text())
-    with deployed(folder / "state", f"{SETTINGS}nodes = {json.dumps(list(nodes))}\n") as system:
+    settings = f"{SETTINGS}nodes = {json.dumps(list(nodes))}\n"
+    with deployed(folder / "state", settings, seconds=PATIENCE) as system:
         wait_until(lambda: len(system.json("nodes")) == len(nodes), PATIENCE, "idle nodes")
         training = LiveTraining(system, "")
         training.call("DrainNodes", scavenger_pb2.DrainNodesRequest(nodes=nodes[1:]))

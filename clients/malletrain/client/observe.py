@@ -18,6 +18,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO
 
 import torch
@@ -64,6 +65,10 @@ def _quietly(method: Callable[..., None]) -> Callable[..., None]:
     return noting
 
 
+_STAGES = "torch.distributed.pipelining.stage"
+"""The module of a pipeline's stages, which is followed once a script has imported it."""
+
+
 class StepObserver:
     """Notes the optimizer steps of this process. It changes nothing that the script can see."""
 
@@ -74,7 +79,7 @@ class StepObserver:
         self._steps = self._events = self._model_depth = self._step_depth = self._reported = 0
         self._evaluated_at = 0.0
         self._says_evaluations = False
-        self._fed = False
+        self._fed = self._follows_stages = False
         self._rows: list[int] = []
         self._size = 0
         self._loss: float | None = None
@@ -99,6 +104,8 @@ class StepObserver:
 
         @functools.wraps(original)
         def call(module: torch.nn.Module, *arguments: Any, **options: Any) -> Any:
+            if not self._follows_stages and _STAGES in sys.modules:
+                self._follow_stages()
             if self._model_depth == 0 and not self._fed:
                 self._note_input(module, (arguments, options))
             self._model_depth += 1
@@ -119,6 +126,41 @@ class StepObserver:
             return original(tensor, *arguments, **options)
 
         setattr(torch.Tensor, "backward", backward)  # noqa: B010 - as above
+
+    @_quietly
+    def _follow_stages(self) -> None:
+        """Follow the passes of a pipeline, each of which is a part of a batch. A stage tries its model once before."""
+        self._follows_stages = True
+        stage: Any = sys.modules[_STAGES]
+        base, tried = stage._PipelineStageBase, stage.PipelineStage
+        forward, backward, attempt = base.forward_one_chunk, base.backward_one_chunk, tried._forward_metadata_inference
+
+        @functools.wraps(forward)
+        def forward_one_chunk(*arguments: Any, **options: Any) -> Any:
+            self._fed = False
+            return forward(*arguments, **options)
+
+        @functools.wraps(backward)
+        def backward_one_chunk(stage: Any, chunk: int, loss: Any = None, *arguments: Any, **options: Any) -> Any:
+            if isinstance(loss, torch.Tensor):
+                self._note_loss(loss)
+            return backward(stage, chunk, loss, *arguments, **options)
+
+        @functools.wraps(attempt)
+        def attempted(*arguments: Any, **options: Any) -> Any:
+            self._model_depth += 1
+            try:
+                return attempt(*arguments, **options)
+            finally:
+                self._model_depth -= 1
+
+        base.forward_one_chunk, base.backward_one_chunk = forward_one_chunk, backward_one_chunk
+        tried._forward_metadata_inference = attempted
+        # What calls a model for the first time may be such a try: nothing is noted until a pass begins.
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            self._fed = self._fed or frame.f_code is attempt.__code__
+            frame = frame.f_back
 
     @_quietly
     def _note_loss(self, tensor: torch.Tensor) -> None:
