@@ -46,15 +46,15 @@ class Block(nn.Module):
         self.merged = nn.Linear(WIDTH, WIDTH)
         self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
-    def forward(self, found: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """What is found out about each byte so far, and more."""
-        attending = self.before_attention(found)
+        attending = self.before_attention(hidden)
         # A worker has some of the heads.
         parts = [layer(attending).unflatten(2, (-1, WIDTH // HEADS)) for layer in (self.query, self.key, self.value)]
         attended = functional.scaled_dot_product_attention(*(part.transpose(1, 2) for part in parts), is_causal=True)
-        found = found + self.merged(attended.transpose(1, 2).flatten(2))
-        added: torch.Tensor = self.narrow(functional.gelu(self.wide(self.before_layers(found))))
-        return found + added
+        hidden = hidden + self.merged(attended.transpose(1, 2).flatten(2))
+        added: torch.Tensor = self.narrow(functional.gelu(self.wide(self.before_layers(hidden))))
+        return hidden + added
 
 
 class Stage(nn.Module):
@@ -71,32 +71,32 @@ class Stage(nn.Module):
         self.blocks = nn.ModuleDict({str(index): blocks[index] for index in own})
         self.scores = scores if number == stages - 1 else None
 
-    def forward(self, found: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """From bytes, or what the stage before has found out, to what the next one needs, or scores."""
         if self.embeddings is not None:
-            places = torch.arange(LENGTH, device=found.device).expand_as(found)
-            found = self.embeddings["bytes"](found) + self.embeddings["places"](places)
+            places = torch.arange(LENGTH, device=hidden.device).expand_as(hidden)
+            hidden = self.embeddings["bytes"](hidden) + self.embeddings["places"](places)
         for block in self.blocks.values():
-            found = block(found)
+            hidden = block(hidden)
         # FSDP2 wants no view.
-        return found if self.scores is None else self.scores(found).clone()
+        return hidden if self.scores is None else self.scores(hidden).clone()
 
 
 def plan(stage: Stage) -> dict[str, ParallelStyle]:
     """How the layers of a stage are divided: between them, each worker has some places of each piece of text."""
-    found: dict[str, ParallelStyle] = {}
+    styles: dict[str, ParallelStyle] = {}
     if stage.embeddings is not None:
         for name in stage.embeddings:
-            found[f"embeddings.{name}"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
+            styles[f"embeddings.{name}"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
     for name in ("before_attention", "before_layers"):
-        found[f"blocks.*.{name}"] = SequenceParallel(use_local_output=True)
+        styles[f"blocks.*.{name}"] = SequenceParallel(use_local_output=True)
     for name in ("query", "key", "value", "wide"):
-        found[f"blocks.*.{name}"] = ColwiseParallel(input_layouts=Shard(1))
+        styles[f"blocks.*.{name}"] = ColwiseParallel(input_layouts=Shard(1))
     for name in ("merged", "narrow"):
-        found[f"blocks.*.{name}"] = RowwiseParallel(output_layouts=Shard(1))
+        styles[f"blocks.*.{name}"] = RowwiseParallel(output_layouts=Shard(1))
     if stage.scores is not None:
-        found["scores"] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
-    return found
+        styles["scores"] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
+    return styles
 
 
 def own_device() -> torch.device:
