@@ -47,7 +47,7 @@ MAY_END = {
     "allocator/service.py": {"self._tuner.run()"},
     "observer/watching.py": {"task"},
     "job_manager/effect_runner.py": {
-        "self._peers.notify(job_id, notice)",
+        "self._peers.notify(job_id, notice, nodes)",
         "self._perform(effect)",
         "reporting",
     },

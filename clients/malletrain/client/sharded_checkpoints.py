@@ -132,7 +132,8 @@ class ShardedCheckpoints:
         """Write what is not divided; the error, if that fails."""
         try:
             shutil.rmtree(path, ignore_errors=True)
-            path.mkdir(parents=True)
+            # Another worker's writer may have made it in the meantime.
+            path.mkdir(parents=True, exist_ok=True)
             torch.save(snapshot_of(plain(), "checkpoint"), path / _PLAIN)
         except (OSError, RuntimeError) as error:  # torch raises RuntimeError where a disk is full
             return error

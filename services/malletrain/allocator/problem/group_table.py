@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, NodeKind
 from malletrain.allocator.problem.kinds import suitable_nodes
-from malletrain.allocator.problem.objective import ScaleValues
 from malletrain.model.topology import GroupPath, TopologyPreference, group_of
+
+if TYPE_CHECKING:  # settings need pools, and no numpy
+    from malletrain.allocator.problem.objective import ScaleValues
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,8 @@ class GroupTable:
         """Those scales of a job that are `possible`."""
         if job not in self.options:
             return scales
-        fits = np.asarray([self.possible(job, size) for size in scales.sizes.tolist()], dtype=np.bool_)
-        if fits.all():
+        fits = [place for place, size in enumerate(scales.sizes.tolist()) if self.possible(job, size)]
+        if len(fits) == len(scales.sizes):
             return scales
         return replace(scales, sizes=scales.sizes[fits], values=scales.values[fits], costs=scales.costs[fits])
 
