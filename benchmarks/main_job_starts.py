@@ -26,7 +26,7 @@ from benchmarks.rescaling.processes import interrupt_once
 from malletrain.v1 import scavenger_pb2
 from tests.pbs.cluster import missing as missing_pbs
 from tests.pbs.cluster import pbs_cluster
-from tests.schedulers.batch_cluster import BatchCluster
+from tests.schedulers.batch_cluster import BatchCluster, noting
 from tests.schedulers.installation import TRAINER, Installation, installed
 from tests.slurm.batch import SlurmCluster
 from tests.slurm.cluster import cluster as slurm_cluster
@@ -123,9 +123,7 @@ def _measure(cluster: BatchCluster, folder: Path, rounds: int) -> Waits:
     with installed(cluster, folder) as running:
         job = running.submit(1, NODES)
         for number in range(rounds):
-            wait_until(lambda: len(running.nodes(job)) == NODES, _PATIENCE, "a training on all nodes")
-            reached = running.samples(job)
-            wait_until(lambda known=reached: running.samples(job) > known, _PATIENCE, "samples")  # type: ignore[misc]
+            _wait_for_training(running, job)
             start, end = _take(cluster, folder / f"behind-{number}", with_training=True)
             waits.behind.append(start)
             waits.ends.append(end)
@@ -138,6 +136,12 @@ def _measure(cluster: BatchCluster, folder: Path, rounds: int) -> Waits:
     return waits
 
 
+def _wait_for_training(running: Installation, job: str) -> None:
+    wait_until(lambda: len(running.nodes(job)) == NODES, _PATIENCE, "a training on all nodes")
+    reached = running.samples(job)
+    wait_until(lambda: running.samples(job) > reached, _PATIENCE, "samples")
+
+
 def _drain(running: Installation) -> None:
     with closing(running.deployment.stubs) as stubs:
         stubs.scavenger.DrainNodes(scavenger_pb2.DrainNodesRequest(all=True), timeout=10)
@@ -145,11 +149,10 @@ def _drain(running: Installation) -> None:
 
 def _take(cluster: BatchCluster, stamp: Path, *, with_training: bool) -> tuple[float, float]:
     """Seconds until a main job on all nodes starts, and until the last worker has gone; waits for the job's end."""
-    script = f"LC_ALL=C\necho $EPOCHREALTIME >{stamp}.part\nmv {stamp}.part {stamp}\nsleep {_MAIN_SECONDS}"
     if with_training and not _workers():
         raise RuntimeError("no worker is seen on nodes that a training has")
     submitted = time.time()
-    main_job = cluster.submit_main(NODES, script)
+    main_job = cluster.submit_main(NODES, noting(stamp, _MAIN_SECONDS))
     deadline = time.monotonic() + _PATIENCE
     gone = None if with_training else 0.0
     while gone is None or not stamp.exists():

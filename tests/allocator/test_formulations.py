@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -27,13 +26,6 @@ from tests.allocator.problems import brute_force, problems
 
 SLOW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 LIMIT = 60.0
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[SolverProcess]:
-    solver = SolverProcess()
-    yield solver
-    solver.close()
 
 
 def check_map(problem: AllocationProblem, nodes_of: dict[str, tuple[str, ...]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -42,13 +41,6 @@ class LateSolver(SolverProcess):
     def solve(self, model: MilpModel, seconds: float) -> SolverAnswer:
         self.given.append(model)
         return SolverAnswer(model.incumbent if self.finds else None, False, LATE)
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[SolverProcess]:
-    solver = SolverProcess()
-    yield solver
-    solver.close()
 
 
 def job(name: str, *held: str, rate: float = 10.0, most: int = 8) -> JobDemand:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -30,18 +28,12 @@ from malletrain.model.node_needs import NodeNeeds, suits
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.kernel.documents import from_document
 from malletrain.v1 import resources_pb2
-from tests.allocator.test_node_kinds import brute_force, check, suited
+from tests.allocator.grouped_problems import brute_force
+from tests.allocator.test_node_kinds import check, suited
 from tests.support.builders import job_message
 
 OPTIONS = PlannerOptions(ForwardTime(120.0), CostModel.STALL, ObjectiveMetric.THROUGHPUT)
 GIB = 1024
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[SolverProcess]:
-    solver = SolverProcess()
-    yield solver
-    solver.close()
 
 
 NODES = st.builds(

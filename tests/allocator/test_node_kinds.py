@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import product
 from typing import Any
 
 import pytest
@@ -52,18 +52,12 @@ from malletrain.model.node_needs import NodeNeeds
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError, PreconditionError
 from malletrain.v1 import allocator_pb2, resources_pb2
+from tests.allocator.grouped_problems import brute_force, has_nodes
 from tests.allocator.problems import problems
 from tests.support.builders import job_message
 
 SLOW = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 LIMIT = 60.0
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[SolverProcess]:
-    solver = SolverProcess()
-    yield solver
-    solver.close()
 
 
 @st.composite
@@ -86,37 +80,6 @@ def kinds_of_nodes(draw: st.DrawFn) -> AllocationProblem:
 def suited(problem: AllocationProblem, job: JobDemand) -> set[str]:
     barred = {node for kind in job.unsuitable_kinds for node in problem.kinds[kind].nodes}
     return set(problem.nodes) - barred
-
-
-def node_sets(problem: AllocationProblem, job: JobDemand, count: int) -> list[frozenset[str]]:
-    """All sets of so many nodes that a job could have, by the rules themselves: node by node."""
-    held = set(job.current_nodes)
-    if count <= len(held):
-        return [frozenset(kept) for kept in combinations(sorted(held), count)]
-    more = sorted(suited(problem, job) - held)
-    return [frozenset(held | set(extra)) for extra in combinations(more, count - len(held))]
-
-
-def brute_force(problem: AllocationProblem) -> float:
-    """The best objective, by trying every set of nodes for every job."""
-    per_job = [scale_values(job, problem) for job in problem.jobs]
-    best = 0.0 if not per_job else float("-inf")
-    for choice in product(*(range(len(scales.sizes)) for scales in per_job)):
-        value = sum(float(scales.values[place]) for scales, place in zip(per_job, choice, strict=True))
-        counts = [int(scales.sizes[place]) for scales, place in zip(per_job, choice, strict=True)]
-        if value > best and has_nodes(problem, counts):
-            best = value
-    return best
-
-
-def has_nodes(problem: AllocationProblem, counts: list[int]) -> bool:
-    def fits(index: int, used: frozenset[str]) -> bool:
-        if index == len(counts):
-            return True
-        sets = node_sets(problem, problem.jobs[index], counts[index])
-        return any(fits(index + 1, used | nodes) for nodes in sets if not nodes & used)
-
-    return fits(0, frozenset())
 
 
 def check(problem: AllocationProblem, nodes_of: dict[str, tuple[str, ...]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -38,13 +38,6 @@ SLOW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthChe
 LIMIT_SECONDS = 60.0
 OWNERS = ("ada", "bob", "eve", "")
 LINEAR = (ScalingPoint(1, 100.0), ScalingPoint(8, 800.0))
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[SolverProcess]:
-    solver = SolverProcess()
-    yield solver
-    solver.close()
 
 
 @st.composite

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -48,13 +47,6 @@ from tests.allocator.problems import problems
 
 SLOW = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 LIMIT = 60.0
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[SolverProcess]:
-    solver = SolverProcess()
-    yield solver
-    solver.close()
 
 
 def brute_force(problem: AllocationProblem, index: int = 0, nodes: int | None = None) -> float:

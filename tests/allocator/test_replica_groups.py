@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -39,13 +38,6 @@ from tests.allocator.grouped_problems import Silent, brute_force, check, check_r
 SLOW = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 LIMIT = 60.0
 PATHS: list[GroupPath] = [("r1", "a"), ("r1", "a"), ("r1", "b"), ("r1", "b"), ("r2", "c"), ()]
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[SolverProcess]:
-    solver = SolverProcess()
-    yield solver
-    solver.close()
 
 
 def curve(most: int, exponent: float) -> tuple[ScalingPoint, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -39,13 +38,6 @@ from tests.support.builders import job_message
 
 SLOW = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 LIMIT = 60.0
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[SolverProcess]:
-    solver = SolverProcess()
-    yield solver
-    solver.close()
 
 
 @SLOW

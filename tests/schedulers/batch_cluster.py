@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 PLACEHOLDER = "malletrain"
@@ -72,3 +73,8 @@ class BatchCluster(Protocol):
 
     def end_jobs(self) -> None:
         """End all jobs, and wait for it."""
+
+
+def noting(stamp: Path, seconds: int) -> str:
+    """The script of a main job that notes when it starts, and lasts so long."""
+    return f"LC_ALL=C\necho $EPOCHREALTIME >{stamp}.part\nmv {stamp}.part {stamp}\nsleep {seconds}"

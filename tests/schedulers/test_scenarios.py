@@ -12,7 +12,7 @@ import pytest
 from malletrain.v1 import scavenger_pb2
 from tests.pbs.cluster import missing as missing_pbs
 from tests.pbs.cluster import pbs_cluster
-from tests.schedulers.batch_cluster import BatchCluster
+from tests.schedulers.batch_cluster import BatchCluster, noting
 from tests.schedulers.holding import holding, query_error
 from tests.schedulers.installation import installed
 from tests.slurm.batch import SlurmCluster
@@ -124,11 +124,6 @@ async def test_a_main_job_gets_held_nodes_and_they_are_taken_again_after_it(
         f"{cluster.name}: a main job on {NODES} nodes started after {waited:.2f} s behind placeholders, "
         f"{float(idle.read_text()) - submitted:.2f} s on idle nodes"
     )
-
-
-def noting(stamp: Path, seconds: int) -> str:
-    """The script of a main job that notes when it starts, and lasts so long."""
-    return f"LC_ALL=C\necho $EPOCHREALTIME >{stamp}.part\nmv {stamp}.part {stamp}\nsleep {seconds}"
 
 
 async def test_a_killed_server_costs_nobody_anything(cluster: BatchCluster, tmp_path: Path) -> None:
