@@ -103,8 +103,8 @@ def test_nodes_are_listed_with_what_they_are(system: Deployment) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--constraint", "a&b|c"), "needs.constraint: expected features joined either by &"),
-        (("--gpu", "a 100"), "needs.gpu: expected at most 128 printable characters"),
+        (("--constraint", "a&b|c"), "--constraint: expected features joined either by &"),
+        (("--gpu", "a 100"), "--gpu: expected at most 128 printable characters"),
         (("--exclude", "n[1"), "--exclude: expected nodes such as"),
         (("--memory", "-1"), "--memory: expected a size such as 40G, 512M or 1.5T"),
         (("--gpu-memory", "40X"), "--gpu-memory: expected a size such as 40G"),

@@ -102,5 +102,5 @@ def test_limits_are_shown_and_bounded(system: Deployment) -> None:
     assert "limits  save 900 s, release grace 20 s" in system.command("job", job_id).stdout
     refused = system.command("submit", "--max", "1", "--release-grace", "31", "--", "python", SCRIPT, "loads", "0")
     assert refused.returncode == 2
-    assert "limits.release_grace_seconds: expected 0 to 30 seconds, the operator's bound" in refused.stderr
+    assert "--release-grace: expected 0 to 30 seconds, the operator's bound" in refused.stderr
     ended(system, job_id)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -325,8 +325,12 @@ def test_top_in_a_real_terminal(system: Deployment, tmp_path: Path) -> None:
         terminal.resize(40, 90)
         terminal.press("\x1b")
         wait_until(lambda: "sort:" in shown() and "Esc back" not in shown(), SECONDS, "the list")
-        os.kill(system.pids()["monitor"], signal.SIGKILL)
+        # Stopped, not killed: one that is killed is back before the screen asks again.
+        monitor = system.pids()["monitor"]
+        os.kill(monitor, signal.SIGSTOP)
         wait_until(lambda: "Monitor does not answer since" in shown(), SECONDS, "the outage")
+        with suppress(ProcessLookupError):
+            os.kill(monitor, signal.SIGCONT)
         wait_until(lambda: "Monitor answers again" in shown(), SECONDS, "its end")
         wait_until(lambda: "does not answer since" not in shown(), SECONDS, "no outage any more")
         (first / "go").touch()
