@@ -292,3 +292,24 @@ def test_a_name_forges_no_line_of_the_agents_log(tmp_path: Path) -> None:
     writer.look()
     assert len(warnings) == 1
     assert "\n" not in warnings[0]
+
+
+def test_a_failure_of_its_thread_is_told_and_the_next_log_begins_another(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    broken = [RuntimeError("a clock that is no clock")]
+
+    def now() -> float:
+        if broken:
+            raise broken.pop()
+        return 5.0
+
+    first, second = tmp_path / "a.log", tmp_path / "b.log"
+    first.write_text("x")
+    second.write_text("y")
+    writer = LogTimesWriter(warnings.append, now=now, look_seconds=0.01)
+    writer.watch(first)
+    wait_until(lambda: warnings, 10, "the warning")
+    assert warnings == ["when logs were written is not kept for now: RuntimeError('a clock that is no clock')"]
+    writer.watch(second)
+    wait_until(lambda: log_times_path(first).exists() and log_times_path(second).exists(), 10, "the times of both")
+    writer.close(10.0)

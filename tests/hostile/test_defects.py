@@ -66,6 +66,8 @@ OF_SERVICES = {
     "monitor": (
         "monitor/service.py:monitor certificate",
         "monitor/service.py:monitor jobs",
+        "monitor/service.py:monitor nodes",
+        "monitor/service.py:monitor peers",
         "monitor/service.py:monitor publish",
         "monitor/service.py:monitor store",
         "runtime/admission/connection_limiter.py:return of memory",
@@ -119,6 +121,7 @@ ELSEWHERE = {
     "agent/agent.py:preemption": "ends after one answer of Slurm; the crew is that of `poll`",
     "agent/report_forwarder.py:report forwarder": "ends once its server has started; the error is logged",
     "agent/sweeps.py:sweep of *": "tests/agent/test_sweeps.py",
+    "common/log_times.py:times of logs": "tests/common/test_log_times.py",
     "common/user_threads.py:of user *": "its caller gets the error; tests/hostile/test_event_loop.py",
     "dashboard/replays.py:replay": _PAGE,
     "dashboard/server/context.py:page": _PAGE,

@@ -190,7 +190,8 @@ class LogTimesWriter:
             while len(self._logs) > MAX_LOGS:
                 self._drop(next(iter(self._logs)))
             if self._thread is None:
-                self._thread = start_thread(self._run, "times of logs")
+                # When a line was written is not worth the end of an agent or a supervisor, whose threads end it.
+                self._thread = start_thread(self._run, "times of logs", self._take_failure)
 
     def forget(self, log: Path) -> None:
         """Look at a log once more, and then not again, unless it is to be watched again before."""
@@ -234,6 +235,12 @@ class LogTimesWriter:
         del self._logs[log]
         self._ending.discard(log)
         self._warned.discard(log)
+
+    def _take_failure(self, error: BaseException) -> None:
+        """Say so; the next log that is to be watched begins another thread."""
+        with self._lock:
+            self._thread = None
+        self._warn(f"when logs were written is not kept for now: {error!r}")
 
     def _run(self) -> None:
         while not self._closing.wait(self._look_seconds):
