@@ -22,7 +22,15 @@ from malletrain.supervisor.workers.agent_links import AgentLinks
 from malletrain.v1 import job_manager_pb2, resources_pb2
 from tests.agent.registries import registry_in_thread
 from tests.agent.running import RunningAgent, agents
-from tests.hostile.defects import SOURCES, Defects, names_begun
+from tests.hostile.defects import Defects
+from tests.hostile.tasks_made_to_fail import (
+    EFFECT,
+    END_SUPERVISORS,
+    OF_AGENTS,
+    OF_REGISTRATIONS,
+    OF_SERVICES,
+    TOLD_BY_SUPERVISORS,
+)
 from tests.scavenger.recorded_commands import RecordedCommands
 from tests.supervisor.running import supervised
 from tests.support.certificates import certificate
@@ -31,129 +39,6 @@ from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
 pytestmark = [pytest.mark.system, pytest.mark.long, pytest.mark.timeout(180)]
-
-OF_SERVICES = {
-    "allocator": (
-        "allocator/loop.py:growths to store",
-        "allocator/loop.py:jobs",
-        "allocator/loop.py:nodes",
-        "allocator/loop.py:plans",
-        "allocator/loop.py:plans to store",
-        "allocator/loop.py:profiles",
-        "allocator/loop.py:recording",
-        "allocator/service.py:control loop",
-        "allocator/service.py:tuner",
-        "allocator/service.py:utilization",
-        "allocator/utilization/recorder.py:looking at what nodes are used for",
-        "allocator/utilization/recorder.py:utilization to store",
-        "allocator/utilization/recorder.py:working out minutes",
-    ),
-    "job_manager": (
-        "job_manager/engine.py:changes to store",
-        "job_manager/engine.py:progress",
-        "job_manager/peers.py:nodes",
-        "job_manager/peers.py:progress",
-        "job_manager/storage/retention.py:retention by age",
-        "job_manager/storage/retention.py:retention by size",
-        "job_manager/service.py:certificates",
-        "job_manager/service.py:engine",
-        "job_manager/service.py:notices",
-        "job_manager/service.py:peers",
-        "job_manager/service.py:retention",
-        "job_manager/service.py:secrets",
-        "job_manager/service.py:standby process",
-    ),
-    "monitor": (
-        "monitor/service.py:monitor certificate",
-        "monitor/service.py:monitor jobs",
-        "monitor/service.py:monitor nodes",
-        "monitor/service.py:monitor peers",
-        "monitor/service.py:monitor publish",
-        "monitor/service.py:monitor store",
-        "runtime/admission/connection_limiter.py:return of memory",
-        "runtime/admission/connection_limiter.py:watch over connections",
-        "runtime/metrics/service_metrics.py:metrics",
-        "runtime/process.py:watchdog",
-        "runtime/server.py:connections",
-    ),
-    "profiler": (
-        "cli/operate/serve.py:certificates",
-        "cli/operate/serve.py:owner's token",
-        "cli/operate/serve.py:parent",
-        "cli/operate/serve.py:viewer's folder",
-        "profiler/service.py:changes to store",
-        "profiler/service.py:jobs",
-        "profiler/service.py:nodes",
-        "profiler/service.py:scaling",
-        "profiler/service.py:tell when due",
-    ),
-    "scavenger": (
-        "common/commands.py:command",
-        "scavenger/acquisition/agent_registry.py:agents' connections",
-        "scavenger/acquisition/agent_registry.py:connections",
-        "scavenger/acquisition/held_source.py:certificates",
-        "scavenger/acquisition/held_source.py:certificates of agents",
-        "scavenger/acquisition/held_source.py:demand",
-        "scavenger/acquisition/held_source.py:observations of the scheduler",
-        "scavenger/acquisition/held_source.py:placeholders",
-        "scavenger/idle_events.py:source",
-        "scavenger/idle_events.py:deadlines",
-        "scavenger/notifications/notifier.py:receiver of notices of nodes",
-        "scavenger/service.py:notices of nodes",
-        "scavenger/service.py:slow nodes",
-        "scavenger/sources/schedulers/polled.py:a query of the scheduler",
-    ),
-}
-OF_AGENTS = ("agent/agent.py:registration", "agent/agent.py:poll", "agent/agent.py:standstill")
-OF_REGISTRATIONS = ("agent/registration.py:heartbeats", "agent/registration.py:sending to the registry")
-END_SUPERVISORS = (
-    ("horovod", "supervisor/elastic/horovod_backend.py:rendezvous"),
-    ("horovod", "supervisor/elastic/horovod_backend.py:notices"),
-    ("plain-horovod", "supervisor/restarting/plain_horovod_backend.py:rendezvous"),
-    ("torchrun", "supervisor/rendezvous/guarded_store.py:store"),
-)
-TOLD_BY_SUPERVISORS = ("supervisor/restarting/torchrun_backend.py:import torch",)
-REPAIRED_BY_SUPERVISORS = ("supervisor/workers/agent_links.py:agent of *",)
-# Those of which no test here makes an error, and why.
-_BRIEF = "belongs to one call or event, in the same group as `effect`"
-_PAGE = "of the dashboard, which logs the error and makes the page or the figures anew"
-ELSEWHERE = {
-    "agent/agent.py:preemption": "ends after one answer of Slurm; the crew is that of `poll`",
-    "agent/report_forwarder.py:report forwarder": "ends once its server has started; the error is logged",
-    "agent/sweeps.py:sweep of *": "tests/agent/test_sweeps.py",
-    "common/log_times.py:times of logs": "tests/common/test_log_times.py",
-    "common/user_threads.py:of user *": "its caller gets the error; tests/hostile/test_event_loop.py",
-    "dashboard/replays.py:replay": _PAGE,
-    "dashboard/server/context.py:page": _PAGE,
-    "dashboard/server/server.py:refresh": "ends the dashboard, as the groups of services end these",
-    "dashboard/server/server.py:verify": "ends the dashboard, as the groups of services end these",
-    "dashboard/server/documents.py:prepared page": _PAGE,
-    "observer/watching.py:watching": "ends the dashboard, as the groups of services end these",
-    "job_manager/effect_runner.py:notice": _BRIEF,
-    "job_manager/effect_runner.py:report of failures": _BRIEF,
-    "runtime/database/postgresql.py:database": "only during outages; test_a_service_ends_whose_outage_would_not_end",
-    "runtime/plain_reports.py:_pump()": "belongs to one connection, which ends with it",
-    "runtime/tracing/otlp.py:last-spans": "at the end of the process, which waits for it for some seconds only",
-    "supervisor/__main__.py:stop": "at SIGTERM; test_a_supervisor_ends_although_its_stop_has_failed",
-    "supervisor/rendezvous/guarded_store.py:connection to the store": "belongs to one connection, which ends with it",
-}
-
-
-def test_every_task_and_thread_that_is_begun_has_a_test() -> None:
-    sources = (path for path in SOURCES.rglob("*.py") if path != SOURCES / "common/tasks.py")
-    begun = {f"{path.relative_to(SOURCES)}:{name}" for path in sources for name in names_begun(path.read_text())}
-    tested = [key for keys in OF_SERVICES.values() for key in keys]
-    tested += [EFFECT, *OF_AGENTS, *OF_REGISTRATIONS]
-    tested += [key for _, key in END_SUPERVISORS] + [*TOLD_BY_SUPERVISORS, *REPAIRED_BY_SUPERVISORS]
-    assert begun == {*tested, *ELSEWHERE}, "make it raise in one of the tests here"
-    assert not set(tested) & ELSEWHERE.keys()
-
-
-def test_names_are_found() -> None:
-    assert names_begun("start_task(lasting(x(), 'a'), 'b')") == {"a", "b"}
-    assert names_begun("start_thread(work, f'of {user} x')") == {"of * x"}
-    assert names_begun("self._crew.start(work(), 'a', may_end=True)\nthread.start(x, 'b')") == {"a"}
-    assert names_begun("group.create_task(lasting(x(), 'a'))\nself._group.create_task(self.y.run())") == {"a", "run()"}
 
 
 @contextlib.contextmanager
@@ -246,7 +131,6 @@ def answers(system: Deployment, service: str) -> bool:
     return serves(load(system.config).peer(service))
 
 
-EFFECT = "job_manager/effect_runner.py:effect"
 JOB = resources_pb2.JobSpec(
     name="a",
     command=["sleep", "600"],

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from malletrain.common.tasks import DEFECT_STATUS, Crew, TaskEndedError, ending, lasting, start_task, start_thread
+from tests.hostile import tasks_made_to_fail as made
+from tests.hostile.defects import SOURCES, names_begun
 from tests.support.certificates import certificate
 from tests.support.waiting import wait_until, wait_until_async
 
@@ -238,3 +240,22 @@ def _runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_every_task_and_thread_that_is_begun_has_a_test() -> None:
+    sources = (path for path in SOURCES.rglob("*.py") if path != SOURCES / "common/tasks.py")
+    begun = {f"{path.relative_to(SOURCES)}:{name}" for path in sources for name in names_begun(path.read_text())}
+    tested = [key for keys in made.OF_SERVICES.values() for key in keys]
+    tested += [made.EFFECT, *made.OF_AGENTS, *made.OF_REGISTRATIONS]
+    tested += [key for _, key in made.END_SUPERVISORS] + [*made.TOLD_BY_SUPERVISORS, *made.REPAIRED_BY_SUPERVISORS]
+    assert begun == {*tested, *made.ELSEWHERE}, (
+        "make it raise in test_defects.py, or say in tasks_made_to_fail.py why not"
+    )
+    assert not set(tested) & made.ELSEWHERE.keys()
+
+
+def test_names_are_found() -> None:
+    assert names_begun("start_task(lasting(x(), 'a'), 'b')") == {"a", "b"}
+    assert names_begun("start_thread(work, f'of {user} x')") == {"of * x"}
+    assert names_begun("self._crew.start(work(), 'a', may_end=True)\nthread.start(x, 'b')") == {"a"}
+    assert names_begun("group.create_task(lasting(x(), 'a'))\nself._group.create_task(self.y.run())") == {"a", "run()"}
