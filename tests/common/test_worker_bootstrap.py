@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 
 from malletrain.common import environment
+from malletrain.common.handover_memory import HandoverMemories
 from malletrain.common.worker_bootstrap import (
     InitHold,
     StartSignal,
@@ -222,7 +223,8 @@ def test_any_frameworks_first_init_waits_for_the_start(monkeypatch: pytest.Monke
 
 def test_the_bootstrap_repeats_the_names_of_variables_correctly() -> None:
     names = set(re.findall(r'"(MALLETRAIN_\w+)"', BOOTSTRAP.read_text()))
-    assert names == {environment.BACKEND, environment.JOB_DIR, environment.PREIMPORT, environment.TRACKERS}
+    repeated = {environment.BACKEND, environment.JOB_DIR, environment.PREIMPORT, environment.TRACKERS}
+    assert names == repeated | {environment.HANDOVER_MEMORY}
 
 
 @pytest.mark.processes
@@ -239,6 +241,30 @@ def test_a_command_that_is_no_python_has_started_once_it_runs(tmp_path: Path) ->
     wait_until(lambda: worker.poll() is not None, 30, "the end")
     worker.close()
     assert log.read_text().split() == ["4"], "it has inherited no pipe: input, output, errors, and the folder listed"
+
+
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.processes
+def test_a_worker_gets_the_memory_of_its_place_and_knows_its_number(tmp_path: Path, warm: bool) -> None:
+    memories = HandoverMemories()
+    script, log = tmp_path / "script.py", tmp_path / "log"
+    script.write_text(
+        "import os\n"
+        "number = int(os.environ['MALLETRAIN_HANDOVER_MEMORY'])\n"
+        "print(os.pread(number, 5, 0).decode(), os.get_inheritable(number), flush=True)\n"
+        "os.pwrite(number, b'after', 0)\n"
+    )
+    os.pwrite(memories.of("n1", 0), b"first", 0)
+    command = [sys.executable, str(script)]
+    worker = WorkerProcess(command, str(tmp_path), dict(os.environ), log, warm=warm, handover=memories.of("n1", 0))
+    wait_until(worker.is_warm, 30, "the boot")
+    worker.go({})
+    assert wait_until(lambda: None if worker.poll() is None else [worker.poll()], 30, "the end") == [0], log.read_text()
+    worker.close()
+    # What has started it may be a program that starts the training: that gets the memory, too.
+    assert log.read_text().split() == ["first", str(not warm)]
+    assert os.pread(memories.of("n1", 0), 5, 0) == b"after"
+    memories.close()
 
 
 @pytest.mark.parametrize(("program", "status"), [("no-such-program", 127), ("/etc/passwd", 126)])

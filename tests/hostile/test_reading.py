@@ -58,7 +58,7 @@ ALLOWED = {
     "services/malletrain/simulator/report/delays.py": _OWN_COMMAND,
     "services/malletrain/supervisor/rendezvous/server.py": "makes numbers, texts, lists and tables only",
     "clients/malletrain/api/call_files.py": "files that only this account can have written, as trusted_files.py finds",
-    "clients/malletrain/client/distributed.py": _OWN_PROCESS,
+    "clients/malletrain/client/object_transfer.py": _OWN_PROCESS,
     "clients/malletrain/client/feeding/codec.py": _OWN_PROCESS,
     "clients/malletrain/client/feeding/messages.py": _OWN_PROCESS,
     "clients/malletrain/client/feeding/peer_registry.py": _OWN_PROCESS,

@@ -72,6 +72,7 @@ class WorkerPool:
 
 class Backend:
     warm = True
+    hands_over = False
 
     def __init__(self, *, met: bool) -> None:
         self.met = met

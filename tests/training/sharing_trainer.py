@@ -8,7 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from malletrain.client.distributed import broadcast_object, control_device, init
+from malletrain.client.distributed import init
+from malletrain.client.object_transfer import broadcast_object, control_device
 
 
 def state() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import sys
@@ -69,6 +70,14 @@ class CheckpointManager:
     def resumed(self, samples: int) -> None:
         """Note that the training continues from the checkpoint at a sample counter."""
         self._loaded_samples = samples
+
+    def newest_samples(self) -> int:
+        """Sample counter of the newest checkpoint; -1 if there is none."""
+        return -1 if self._checkpoints is None else self._checkpoints.newest_samples()
+
+    def hasten(self) -> None:
+        """Have the next checkpoint due at once: the state is in memory only."""
+        self._saved_at = -math.inf
 
     def is_saved(self, samples: int) -> bool:
         """Whether the state at a sample counter is on disk; True if there are no checkpoints."""

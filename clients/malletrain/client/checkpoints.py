@@ -106,6 +106,11 @@ class Checkpoints:
         found = [(int(match[1]), path) for path in self._files() if (match := _NAME.fullmatch(path.name))]
         return [path for _, path in sorted(found, reverse=True)]
 
+    def newest_samples(self) -> int:
+        """Sample counter of the newest checkpoint, whether it can be read or not; -1 if there is none."""
+        names = (_NAME.fullmatch(path.name) for path in self.newest_first())
+        return max((int(name[1]) for name in names if name), default=-1)
+
     def _path(self, samples: int) -> Path:
         return self._folder / f"samples-{samples:015d}.pt"
 

@@ -18,10 +18,8 @@ training.finish({"accuracy": ...})
 
 from __future__ import annotations
 
-import io
 import math
 import os
-import pickle
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -37,15 +35,21 @@ from malletrain.client import should_commit, should_stop
 from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps, group_backend, present_device
 from malletrain.client.extra_state import ExtraState
+from malletrain.client.handover import leave_whole, take_whole
 from malletrain.client.job_context import read_collective_seconds
 from malletrain.client.lr_scaling import RateRamp
+from malletrain.client.node_memory import NodeMemory, open_node_memory
+from malletrain.client.object_transfer import broadcast_integers, broadcast_object, control_device
 from malletrain.client.replica import Stopped
+from malletrain.client.snapshots import random_states
 from malletrain.client.training import Training
 from malletrain.client.warn_once import describe
 
 _LOSS_SECONDS = 5.0
 """After a failed operation, how long to wait for the signal that another worker is lost."""
 _POLL_SECONDS = 0.005
+_HANDOVER_BYTES = 128 << 20
+"""What is smaller is on disk and read again within the time that the handover takes."""
 _NCCL_HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 
 
@@ -92,6 +96,32 @@ class DistributedTraining(Training):
     A process without a process group is the only worker.
     """
 
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        handover_bytes: int | None = _HANDOVER_BYTES,
+        **options: Any,
+    ) -> None:
+        """As `Training`.
+
+        Args:
+            model: The model.
+            optimizer: The optimizer of its parameters.
+            handover_bytes: From which size in bytes on a worker's state is handed over in the memory of nodes at a
+                change of scale, rather than by way of the disk; None: never.
+            options: As for `malletrain.client.training.Training`.
+
+        Raises:
+            ValueError: an argument is out of its range.
+        """
+        if handover_bytes is not None and handover_bytes < 0:
+            raise ValueError(f"handover_bytes: expected at least 0, or None, got {handover_bytes}")
+        self._handover_bytes = handover_bytes
+        self._memory: NodeMemory | None = open_node_memory(os.environ) if dist.is_initialized() else None
+        super().__init__(model, optimizer, **options)
+
     @property
     def rank(self) -> int:
         """This worker's rank."""
@@ -108,16 +138,43 @@ class DistributedTraining(Training):
         self.optimizer = optimizer
         self._device = control_device() if dist.is_initialized() else torch.device("cpu")
         state = PlainTrainingState()
-        # One worker reads for all: they have the same state, and a parallel file system has less to do.
         with collective_limit.raised():
-            content = self._checkpoints.load() if self.rank == 0 else None
-            if self.workers > 1:
-                content = broadcast_object(content, self._device)
+            content = self._take_over()
+            handed_over = content is not None
+            # One worker reads for all: they have the same state, and a parallel file system has less to do.
+            if not handed_over:
+                content = self._checkpoints.load() if self.rank == 0 else None
+                if self.workers > 1:
+                    content = broadcast_object(content, self._device)
         if content is not None:
-            self._restore(content, state)
+            self._restore(content, state, on_disk=not handed_over)
         self._sampler.set_scale(self.rank, self.workers)
         self._applied = AppliedSteps(plain_model)
         return state, content is not None
+
+    def _take_over(self) -> Mapping[str, Any] | None:
+        """What the workers before have left in memory; None if the newest state is on disk. All workers call it."""
+        if not dist.is_initialized():
+            return None
+        on_disk = self._checkpoints.newest_samples() if self.rank == 0 else -1
+        return take_whole(self._memory, on_disk, lambda own, source: broadcast_object(own, self._device, source))
+
+    def _hands_over(self) -> bool:
+        return (
+            self._memory is not None
+            and self._handover_bytes is not None
+            and self._state_bytes() >= self._handover_bytes
+            and bool(self._memory.staying())
+        )
+
+    def _state_bytes(self) -> int:
+        """Bytes of this worker's model and optimizer."""
+        states = (value for state in self.optimizer.state.values() for value in state.values())
+        tensors = (*self._plain_model.parameters(), *filter(torch.is_tensor, states))
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    def _hand_over(self) -> bool:
+        return leave_whole(self._memory, self.samples, self._content, random_states())
 
     def finish(self, metrics: Mapping[str, float] | None = None) -> None:
         """As `Training.finish`."""
@@ -215,100 +272,3 @@ class ElasticTraining(DistributedTraining):
         if torch.is_grad_enabled():
             self._passes_done += 1
             self._wrapped.require_backward_grad_sync = self._passes_done >= self._passes
-
-
-_TensorKey = tuple[int, torch.Size, torch.dtype]
-"""Index, shape and type of a tensor that is sent separately."""
-
-
-def control_device() -> torch.device:
-    """Device for small tensors in the default process group: the CPU if the group supports it, as that is faster."""
-    if "cpu:" in dist.get_backend_config() or not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
-
-
-def broadcast_integers(values: list[int], device: torch.device) -> list[int]:
-    """Return rank 0's integers at every rank.
-
-    Args:
-        values: Integers; the same number of them at every rank.
-        device: Device that the process group supports.
-    """
-    tensor = torch.tensor(values, dtype=torch.int64, device=device)
-    dist.broadcast(tensor, src=0)
-    received: list[int] = tensor.tolist()
-    return received
-
-
-def broadcast_object(value: Any, device: torch.device) -> Any:
-    """Return rank 0's object at every rank, with its tensors on the CPU.
-
-    Args:
-        value: The object; ignored at other ranks.
-        device: Device that the process group supports.
-
-    Raises:
-        RuntimeError: another worker is lost.
-    """
-    if dist.get_world_size() == 1:
-        return value
-    packed = _Packer(value) if dist.get_rank() == 0 else None
-    size = broadcast_integers([len(packed.data) if packed else 0], device)[0]
-    memory = bytearray(packed.data) if packed else bytearray(size)
-    # On the CPU both tensors share this memory.
-    data = torch.frombuffer(memory, dtype=torch.uint8)
-    on_device = data.to(device)
-    dist.broadcast(on_device, src=0)
-    if packed:
-        _broadcast_tensors(packed.tensors, device, is_source=True)
-        return value
-    data.copy_(on_device)
-    unpacked = _Unpacker(memory)
-    _broadcast_tensors(unpacked.tensors, device, is_source=False)
-    return unpacked.value
-
-
-def _broadcast_tensors(tensors: list[torch.Tensor], device: torch.device, is_source: bool) -> None:
-    """Fill the tensors of the other ranks with rank 0's. All transfers run concurrently."""
-    # As bytes: some backends do not support all types.
-    flat = [tensor.contiguous().reshape(-1).view(torch.uint8).to(device) for tensor in tensors if tensor.numel()]
-    for work in [dist.broadcast(data, src=0, async_op=True) for data in flat]:
-        work.wait()
-    if not is_source and device.type != "cpu":
-        for tensor, data in zip((tensor for tensor in tensors if tensor.numel()), flat, strict=True):
-            tensor.copy_(data.cpu().view(tensor.dtype).reshape(tensor.shape))
-
-
-class _Packer(pickle.Pickler):
-    """Pickles an object without its dense tensors, which are collected in `tensors`."""
-
-    def __init__(self, value: Any) -> None:
-        self._stream = io.BytesIO()
-        super().__init__(self._stream)
-        self.tensors: list[torch.Tensor] = []
-        self.dump(value)
-
-    @property
-    def data(self) -> bytes:
-        return self._stream.getvalue()
-
-    def persistent_id(self, obj: Any) -> _TensorKey | None:
-        if not isinstance(obj, torch.Tensor) or obj.layout != torch.strided:
-            return None
-        self.tensors.append(obj.detach())
-        return len(self.tensors) - 1, obj.shape, obj.dtype
-
-
-class _Unpacker(pickle.Unpickler):
-    """Restores an object with uninitialised tensors, which are collected in `tensors`."""
-
-    def __init__(self, data: bytearray) -> None:
-        super().__init__(io.BytesIO(data))
-        self.tensors: list[torch.Tensor] = []
-        self.value = self.load()
-
-    def persistent_load(self, key: _TensorKey) -> torch.Tensor:
-        _, shape, dtype = key
-        self.tensors.append(torch.empty(shape, dtype=dtype))
-        return self.tensors[-1]

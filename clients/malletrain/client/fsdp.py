@@ -30,13 +30,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
 
 from malletrain.client import current_job, done, should_stop
 from malletrain.client.collective_limit import collective_limit
@@ -44,10 +46,11 @@ from malletrain.client.devices import AppliedSteps
 from malletrain.client.distributed import DistributedTraining, PlainTrainingState, init
 from malletrain.client.lr_scaling import RateRamp
 from malletrain.client.neighbour_copies import NeighbourCopies
+from malletrain.client.peer_shards import PeerShards, find_peer_shards, leave_parts
 from malletrain.client.replica import Stopped
 from malletrain.client.replicas import replica_place
 from malletrain.client.saving_marker import SavingMarker
-from malletrain.client.shard_parts import part_of, parts_folder, write_part
+from malletrain.client.shard_parts import Shards, part_of, parts_folder, prepared_part, write_part
 from malletrain.client.sharded_checkpoints import ShardedCheckpoints, samples_in, say_where
 from malletrain.client.snapshots import random_states
 from malletrain.client.warn_once import describe
@@ -172,19 +175,56 @@ class ShardedTraining(DistributedTraining):
             # What this worker has of the state, only one worker of each other replica has.
             self._holder.create()
         state = PlainTrainingState()
-        path = self._agreed(self._sharded.newest())
+        newest = self._sharded.newest()
+        handed_over = find_peer_shards(self._memory, samples_in(newest))
+        if handed_over is not None:
+            self._restore_from(handed_over, state)
+        path = None if handed_over is not None else self._agreed(newest)
         if path is not None:
             began = time.monotonic()
-            shards = self._shards()
-            with collective_limit.raised():
-                self._sharded.load_shards(path, shards)
-            found = {"model_state_dict": shards["model"], "optim_state_dict": shards["optimizer"]}
-            set_state_dict(model, optimizer, **found, options=self._state_options)
+            self._fill(lambda shards: self._sharded.load_shards(path, shards))
             self._restore_plain(self._sharded.load_plain(path), state)
             if self.rank == 0:
                 say_where(state.samples, time.monotonic() - began)
         self._sampler.set_scale(*self._batch_part)
         return state
+
+    def _fill(self, load: Callable[[Shards], None]) -> None:
+        """Have something load this worker's part of the state."""
+        shards = self._shards()
+        with collective_limit.raised():
+            load(shards)
+        options = self._state_options
+        set_state_dict(
+            self._plain_model,
+            self.optimizer,
+            model_state_dict=shards["model"],
+            optim_state_dict=shards["optimizer"],
+            options=options,
+        )
+
+    def _restore_from(self, handed_over: PeerShards, state: PlainTrainingState) -> None:
+        """Go on with what the workers before have left in memory."""
+        began = time.monotonic()
+        self._fill(handed_over.load)
+        self._restore_plain(handed_over.plain, state)
+        handed_over.close()
+        self._sharded.hasten()
+        if self.rank == 0:
+            say_where(state.samples, time.monotonic() - began)
+
+    def _hand_over(self) -> bool:
+        place = {"samples": self.samples, "rank": self._place.shard, "workers": self._place.shards}
+        # While a part is copied, none may be on its way to the disk or to a neighbour.
+        self._sharded.wait()
+        self._copies.wait(_EXCHANGE_SECONDS)
+        return leave_parts(self._memory, prepared_part(self._shards(), self._plain([]), random_states(), **place))
+
+    def _state_bytes(self) -> int:
+        shards = self._shards()
+        values = [*shards["model"].values(), *tree_leaves(shards["optimizer"])]
+        own = (value.to_local() if isinstance(value, DTensor) else value for value in values if torch.is_tensor(value))
+        return sum(tensor.numel() * tensor.element_size() for tensor in own)
 
     @property
     def _batch_part(self) -> tuple[int, int]:
@@ -246,10 +286,11 @@ class ShardedTraining(DistributedTraining):
         saved = self._is_saved()
         if self.rank == 0:
             self._sharded.remove_old()
-        self._marker.remove()
+        self._leave(saved=saved)
+
+    def _leave(self, *, saved: bool) -> NoReturn:
         self._holder.remove()
-        print(f"malletrain: stopping at {self.samples} samples", file=sys.stderr)
-        raise Stopped(0 if saved else 1)
+        super()._leave(saved=saved)
 
     def _save_after_loss(self, error: RuntimeError) -> None:
         """If the launcher says that another worker is lost, write the copies that this one holds, and end.

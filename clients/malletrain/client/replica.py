@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -104,7 +104,7 @@ class CheckInterval:
         self._left = batches
 
 
-_COMMIT, _SAVE, _STOP = 1, 2, 4
+_COMMIT, _SAVE, _STOP, _HAND_OVER = 1, 2, 4, 16
 
 
 class Stopped(SystemExit):
@@ -253,6 +253,8 @@ class Replica(abc.ABC):
 
     def _act(self, flags: int) -> None:
         """Do what rank 0 has decided."""
+        if flags & _HAND_OVER and self._hand_over():
+            self._leave(saved=True)
         if flags & _SAVE:
             self._save()
         if flags & _STOP:
@@ -279,7 +281,9 @@ class Replica(abc.ABC):
         batches = self._check_interval.measure()
         if should_stop():
             self._marker.create()
-            return [_STOP if self._is_saved() else _STOP | _SAVE, batches]
+            if self._is_saved():
+                return [_STOP, batches]
+            return [_STOP | _SAVE | (_HAND_OVER if self._hands_over() else 0), batches]
         requested, on_disk = self._commit_requested()
         commit = requested or time.monotonic() - self._committed_at >= self._commit_seconds
         save = on_disk or self._is_save_due(committing=commit)
@@ -295,9 +299,28 @@ class Replica(abc.ABC):
             Stopped: always.
         """
         saved = not save or self._checkpoints.save_and_wait(self.samples, lambda: self._content([random_states()]))
+        self._leave(saved=saved)
+
+    def _leave(self, *, saved: bool) -> NoReturn:
+        """End the process.
+
+        Args:
+            saved: Whether the state is safe, so that the next workers go on from it.
+
+        Raises:
+            Stopped: always.
+        """
         self._marker.remove()
         print(f"malletrain: stopping at {self.samples} samples", file=sys.stderr)
         raise Stopped(0 if saved else 1)
+
+    def _hands_over(self) -> bool:
+        """At rank 0: whether the state had better be left in memory to the next workers."""
+        return False
+
+    def _hand_over(self) -> bool:
+        """Leave the state in memory; whether that has been done. All workers call it, and get the same answer."""
+        return False
 
     def _commit(self) -> None:
         self._commit_in_memory()
@@ -313,8 +336,8 @@ class Replica(abc.ABC):
             "extra": self._state.extra.states(),
         }
 
-    def _restore(self, content: Mapping[str, Any], state: TrainingState) -> None:
-        """Continue from a checkpoint."""
+    def _restore(self, content: Mapping[str, Any], state: TrainingState, *, on_disk: bool = True) -> None:
+        """Continue from a checkpoint, or from what was handed over in memory and is not on disk yet."""
         self._plain_model.load_state_dict(state_for(content["model"], self._plain_model.state_dict()))
         self.optimizer.load_state_dict(content["optimizer"])
         state.samples = content["samples"]
@@ -323,5 +346,8 @@ class Replica(abc.ABC):
         state.random_states = content.get("random_states") or [{"torch": content["torch_rng"]}]
         self._extra_on_disk = content.get("extra", {})
         state.extra.load(self._extra_on_disk)
-        self._checkpoints.resumed(state.samples)
+        if on_disk:
+            self._checkpoints.resumed(state.samples)
+        else:
+            self._checkpoints.hasten()
         print(f"malletrain: resumed at {state.samples} samples", file=sys.stderr)

@@ -7,11 +7,12 @@ nobody has to wait for others. `PartsReader` shows it to torch.distributed.check
 
 from __future__ import annotations
 
+import abc
 import io
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadItemType, WriteItem
+from torch.distributed.checkpoint.planner import LoadItemType, ReadItem, WriteItem
 
 from malletrain.client.snapshots import snapshot_of
 
@@ -68,10 +69,36 @@ class Part:
         return self.data[first : first + size].view(dtype).view(shape)
 
 
-def part_of(
+@dataclass(frozen=True, slots=True)
+class PreparedPart:
+    """One worker's part that has not been copied yet.
+
+    Attributes:
+        header: As that of a `Part`.
+        size: Bytes of all its tensors.
+        tensors: The tensors themselves, in the order of `header["tensors"]`.
+    """
+
+    header: dict[str, Any]
+    size: int
+    tensors: tuple[torch.Tensor, ...]
+
+    def copy_to(self, data: torch.Tensor) -> Part:
+        """Copy it.
+
+        Args:
+            data: `size` bytes on the CPU.
+        """
+        part = Part(self.header, data)
+        for entry, tensor in zip(self.header["tensors"], self.tensors, strict=True):
+            part.tensor(entry).copy_(tensor)
+        return part
+
+
+def prepared_part(
     shards: Shards, plain: Mapping[str, Any], random_state: Any, *, samples: int, rank: int, workers: int
-) -> Part:
-    """Copy this worker's part to the CPU.
+) -> PreparedPart:
+    """What is to be copied of this worker's part.
 
     Args:
         shards: What is divided.
@@ -83,13 +110,15 @@ def part_of(
     """
     planner = DefaultSavePlanner()
     planner.set_up_planner(shards, is_coordinator=True)
-    tensors: list[tuple[tuple[Any, ...], torch.Tensor]] = []
+    tensors: list[torch.Tensor] = []
+    entries: list[tuple[Any, ...]] = []
     values: dict[str, torch.Tensor] = {}
     end = 0
     for item in planner.create_local_plan().items:
         found = planner.resolve_data(item)
         if isinstance(found, torch.Tensor):
-            tensors.append((_entry(item, found, end), found))
+            tensors.append(found)
+            entries.append(_entry(item, found, end))
             end += -(-found.numel() * found.element_size() // _ALIGNED) * _ALIGNED
         else:
             values[item.index.fqn] = torch.frombuffer(bytearray(found.getbuffer()), dtype=torch.uint8)
@@ -100,12 +129,17 @@ def part_of(
         "plain": snapshot_of(dict(plain), "checkpoint"),
         "random_state": snapshot_of(random_state, "checkpoint"),
         "values": values,
-        "tensors": [entry for entry, _ in tensors],
+        "tensors": entries,
     }
-    part = Part(header, torch.empty(end, dtype=torch.uint8))
-    for entry, tensor in tensors:
-        part.tensor(entry).copy_(tensor)
-    return part
+    return PreparedPart(header, end, tuple(tensors))
+
+
+def part_of(
+    shards: Shards, plain: Mapping[str, Any], random_state: Any, *, samples: int, rank: int, workers: int
+) -> Part:
+    """Copy this worker's part to the CPU; arguments as for `prepared_part`."""
+    own = prepared_part(shards, plain, random_state, samples=samples, rank=rank, workers=workers)
+    return own.copy_to(torch.empty(own.size, dtype=torch.uint8))
 
 
 def _entry(item: WriteItem, tensor: torch.Tensor, first: int) -> tuple[Any, ...]:
@@ -192,15 +226,22 @@ def _read(path: Path) -> Part:
     return Part(content["header"], content["data"])
 
 
-class PartsReader(StorageReader):  # type: ignore[misc]  # torch is not typed here
-    """Reads a complete state for torch.distributed.checkpoint. Of each file, only what is needed is read."""
+class HeadersReader(StorageReader):  # type: ignore[misc]  # torch is not typed here
+    """Tells torch.distributed.checkpoint what is in the parts of a complete state; reading is left to others.
 
-    def __init__(self, folder: Path) -> None:
+    Attributes:
+        places: For each piece of a tensor, in which part it is, and its entry of that part's `header["tensors"]`.
+        values: What is no tensor, by name, pickled.
+    """
+
+    def __init__(self) -> None:
         """Nothing is read yet."""
-        self._folder = folder
-        self._parts: list[Part] = []
-        self._tensors: dict[MetadataIndex, torch.Tensor] = {}
-        self._values: dict[str, torch.Tensor] = {}
+        self.places: dict[MetadataIndex, tuple[int, tuple[Any, ...]]] = {}
+        self.values: dict[str, torch.Tensor] = {}
+
+    @abc.abstractmethod
+    def headers(self) -> Sequence[Mapping[str, Any]]:
+        """The headers of all parts, by rank."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -213,24 +254,23 @@ class PartsReader(StorageReader):  # type: ignore[misc]  # torch is not typed he
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Which tensors there are, and which part of each is where."""
         del args, kwargs
-        self._parts = [_read(path) for path in complete_parts(self._folder)]
-        found: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
-        for part in self._parts:
-            for name, value in part.header["values"].items():
-                found[name] = BytesStorageMetadata()
-                self._values[name] = value
-            for entry in part.header["tensors"]:
-                self._add(part, entry, found)
-        return Metadata(state_dict_metadata=dict(found), storage_data={})
+        described: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
+        for rank, header in enumerate(self.headers()):
+            for name, value in header["values"].items():
+                described[name] = BytesStorageMetadata()
+                self.values[name] = value
+            for entry in header["tensors"]:
+                self._add(rank, entry, described)
+        return Metadata(state_dict_metadata=dict(described), storage_data={})
 
-    def _add(self, part: Part, entry: tuple[Any, ...], found: dict[str, Any]) -> None:
+    def _add(self, rank: int, entry: tuple[Any, ...], described: dict[str, Any]) -> None:
         name, offsets, whole, shape, dtype, _ = entry
-        known = found.setdefault(name, TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size(whole), []))
+        known = described.setdefault(name, TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size(whole), []))
         index = MetadataIndex(name, offsets)
         # What is not divided is in every part; a worker may have none of the rows.
-        if index not in self._tensors and 0 not in shape:
+        if index not in self.places and 0 not in shape:
             known.chunks.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(shape)))
-            self._tensors[index] = part.tensor(entry)
+            self.places[index] = rank, entry
 
     def set_up_storage_reader(self, *args: Any, **kwargs: Any) -> None:
         """Nothing is left to do after `read_metadata`."""
@@ -244,19 +284,51 @@ class PartsReader(StorageReader):  # type: ignore[misc]  # torch is not typed he
         """As they are."""
         return plans
 
+    def load_value(self, planner: LoadPlanner, item: ReadItem) -> None:
+        """Fill what is no tensor."""
+        planner.load_bytes(item, io.BytesIO(self.values[item.storage_index.fqn].numpy().tobytes()))
+
+    def fill(self, planner: LoadPlanner, item: ReadItem, source: torch.Tensor) -> None:
+        """Fill a tensor, or the part of it that an item means, with the same part of what was saved."""
+        target = planner.resolve_tensor(item).detach()
+        target.copy_(source)
+        planner.commit_tensor(item, target)
+
+
+def narrowed(tensor: torch.Tensor, item: ReadItem) -> torch.Tensor:
+    """The part of a saved piece that an item means, as a view."""
+    for dimension, (first, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+        tensor = tensor.narrow(dimension, first, length)
+    return tensor
+
+
+def done() -> torch.futures.Future[None]:
+    """What a reader returns that has read all."""
+    future: torch.futures.Future[None] = torch.futures.Future()
+    future.set_result(None)
+    return future
+
+
+class PartsReader(HeadersReader):
+    """Reads a complete state for torch.distributed.checkpoint. Of each file, only what is needed is read."""
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing is read yet."""
+        super().__init__()
+        self._folder = folder
+        self._parts: list[Part] = []
+
+    def headers(self) -> Sequence[Mapping[str, Any]]:
+        """Those of the files."""
+        self._parts = [_read(path) for path in complete_parts(self._folder)]
+        return [part.header for part in self._parts]
+
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future[None]:
         """Fill what the plan asks for."""
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
-                value = self._values[item.storage_index.fqn]
-                planner.load_bytes(item, io.BytesIO(value.numpy().tobytes()))
-                continue
-            source = self._tensors[item.storage_index]
-            for dimension, (first, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
-                source = source.narrow(dimension, first, length)
-            target = planner.resolve_tensor(item).detach()
-            target.copy_(source)
-            planner.commit_tensor(item, target)
-        done: torch.futures.Future[None] = torch.futures.Future()
-        done.set_result(None)
-        return done
+                self.load_value(planner, item)
+            else:
+                rank, entry = self.places[item.storage_index]
+                self.fill(planner, item, narrowed(self._parts[rank].tensor(entry), item))
+        return done()

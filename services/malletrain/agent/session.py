@@ -19,6 +19,7 @@ from malletrain.common import environment as env
 from malletrain.common.activity import ActivityWatch, IdleReport
 from malletrain.common.connections import cut_remote
 from malletrain.common.gpu_use import gpu_is_busy
+from malletrain.common.handover_memory import HandoverMemories
 from malletrain.common.job_folder import DELIVERY_SECONDS, LAST_DELIVERY_SECONDS
 from malletrain.common.log_times import LogTimesWriter
 from malletrain.common.oom_kills import OomKills, may_be_for_memory
@@ -104,6 +105,7 @@ class SupervisorSession:
         self._idle_report = IdleReport(_IDLE_SECONDS)
         self._told_idle = pb.IdleChanged()
         self._asked_sweeps, self._swept_job = 0, ""
+        self._handovers = HandoverMemories()
         self._names = set[str]()  # of this node and its GPUs, for which there have been workers
 
     def __len__(self) -> int:
@@ -207,6 +209,7 @@ class SupervisorSession:
     def kill(self) -> None:
         """Kill all workers, and all other processes of their jobs on this node."""
         self._log_times.close()
+        self._handovers.close()
         self._drop_waiting()
         for worker in self._workers.values():
             worker.kill()
@@ -253,6 +256,7 @@ class SupervisorSession:
                 account=self._account,
                 standby=standby,
                 group=self._groups.of(environment[env.JOB_ID], environment.get(env.NODE, self._node)),
+                handover=self._handovers.of(environment.get(env.NODE, self._node), start.local_rank),
             )
         except (OSError, ValueError) as error:
             failed = pb.WorkerStartFailed(worker=start.worker, error=str(error))
@@ -348,6 +352,7 @@ class SupervisorSession:
             names: The node, or GPUs of it.
             done: Called when none is left.
         """
+        self._handovers.close(names)
         meant = {number for number, (_, own) in self._waiting.items() if own[env.JOB_ID] == job_id}
         self._drop_waiting(number for number in meant if self._waiting[number][1].get(env.NODE, self._node) in names)
         marks: Mapping[str, str] | None = None

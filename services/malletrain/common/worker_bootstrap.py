@@ -1,7 +1,7 @@
 """The program that a worker process runs first: it boots, waits for its place, and becomes the job's command.
 
-    python worker_bootstrap.py PARENT_PID CONTROL_FD STATUS_FD warm script|module TARGET [ARGUMENT...]
-    python worker_bootstrap.py PARENT_PID CONTROL_FD STATUS_FD cold PROGRAM [ARGUMENT...]
+    python worker_bootstrap.py PARENT_PID CONTROL_FD STATUS_FD [MEMORY_FD] warm script|module TARGET [ARGUMENT...]
+    python worker_bootstrap.py PARENT_PID CONTROL_FD STATUS_FD [MEMORY_FD] cold PROGRAM [ARGUMENT...]
 
 It is run by its path, in the interpreter of the training environment, and imports the standard library only.
 
@@ -18,6 +18,8 @@ The worker then gets ready, writes "p", and waits for the line with which it beg
   ended a while after that, the kernel ends it by SIGALRM.
 - `cold` waits, writes "s", and is then replaced by the program, which gets neither of the two pipes.
 
+Through MEMORY_FD a worker may hand its state to the one that takes its place; see `malletrain.common.handover_memory`.
+
 To a script everything looks as if the interpreter had been started with it: `__main__`, `sys.argv`, `sys.path`, what
 `multiprocessing` tells the processes that it starts, tracebacks.
 """
@@ -33,6 +35,7 @@ import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import itertools
 import json
 import os
 import pkgutil
@@ -69,6 +72,7 @@ _GLOO_SECONDS = 1.0
 _GLOO_PAUSE_SECONDS = 0.001
 _COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 _TRACKERS = "MALLETRAIN_TRACKERS"
+_HANDOVER = "MALLETRAIN_HANDOVER_MEMORY"
 _NOT_RUN, _NOT_FOUND = 126, 127
 """Exit statuses of a program that can't be run, and of one that is not there, as a shell has them."""
 
@@ -88,6 +92,19 @@ def keep_compiled() -> None:
     folder = os.environ.get("MALLETRAIN_JOB_DIR")
     if folder:
         os.environ.setdefault(_COMPILED, str(Path(folder, "compiled", _kind_of_machine())))
+
+
+def offer_memory(memory: list[int], *, inherited: bool) -> None:
+    """Tell the job's own code of the memory for a handover, if there is one.
+
+    Args:
+        memory: Its descriptor, or none.
+        inherited: Whether programs that this process becomes or starts get it: the training may be one of these.
+    """
+    os.environ.pop(_HANDOVER, None)
+    for descriptor in memory:
+        os.set_inheritable(descriptor, inherited)
+        os.environ[_HANDOVER] = str(descriptor)
 
 
 def continue_tracked_runs() -> None:
@@ -484,10 +501,12 @@ def become(start: StartSignal, status: int, command: list[str]) -> NoReturn:
 
 def main() -> None:
     """Boot, wait, and become the job's command."""
-    parent, control, status = (int(word) for word in sys.argv[1:4])
-    mode, *rest = sys.argv[4:]
+    numbers = [int(word) for word in itertools.takewhile(str.isdigit, sys.argv[1:])]
+    parent, control, status, *memory = numbers
+    mode, *rest = sys.argv[1 + len(numbers) :]
     die_with_parent(parent)
     keep_compiled()
+    offer_memory(memory, inherited=mode == "cold")
     start = StartSignal(control, status)
     if mode == "cold":
         if start.wait_for_place():

@@ -58,6 +58,7 @@ class WorkerProcess:
         account: Account | None = None,
         standby: WorkerForks | None = None,
         group: Cgroup | None = None,
+        handover: int = -1,
     ) -> None:
         """Start the process in a session of its own.
 
@@ -68,6 +69,8 @@ class WorkerProcess:
             standby: Keeps a standby process of the account, which forks the worker if it can; None: it is started as
                 a new interpreter. This process must have asked for the orphans of its descendants.
             group: The cgroup that it joins, if it can; None: that of this process, or of the standby process.
+            handover: Descriptor of the memory in which it may leave its state to the next worker of its place; -1:
+                there is none. See `malletrain.common.handover_memory`.
 
         Raises:
             OSError: the interpreter or the folder is missing.
@@ -75,6 +78,7 @@ class WorkerProcess:
         """
         self._account = account
         self._group = group
+        self._handover = () if handover < 0 else (handover,)
         self.started = False
         self.going = False
         self.killed = False
@@ -96,7 +100,7 @@ class WorkerProcess:
         with acting_as(self._account):
             output = open_log(log)
         with output, self._open_pipes() as pipes:
-            pid = standby.fork(command, folder, environment, output.fileno(), pipes)
+            pid = standby.fork(command, folder, environment, output.fileno(), (*pipes, *self._handover))
             if pid is not None:
                 if self._group is not None:
                     join_cgroup(self._group, pid, output.fileno())
@@ -107,7 +111,8 @@ class WorkerProcess:
     def _start(
         self, command: list[str], folder: str, environment: Mapping[str, str], log: Path, warm: bool
     ) -> ChildProcess:
-        with self._open_pipes() as pipes:
+        with self._open_pipes() as (control, status):
+            pipes = (control, status, *self._handover)
             arguments = worker_command(command, sys.executable, os.getpid(), pipes, warm=warm)
             return start_process(
                 arguments, folder, environment, log, pass_fds=pipes, account=self._account, group=self._group
@@ -261,7 +266,7 @@ class WorkerProcess:
 
 
 def worker_command(
-    command: Sequence[str], python: str, parent: int, pipes: tuple[int, int], *, warm: bool = True
+    command: Sequence[str], python: str, parent: int, pipes: tuple[int, ...], *, warm: bool = True
 ) -> list[str]:
     """Command line of a worker process, which runs `worker_bootstrap` first.
 
@@ -269,7 +274,8 @@ def worker_command(
         command: The job's command.
         python: Interpreter for commands that are not Python.
         parent: Process id of the process that starts the worker.
-        pipes: File descriptors: one from which the worker reads its start, one to which it writes its status.
+        pipes: File descriptors: one from which the worker reads its start, one to which it writes its status, and,
+            if there is one, that of its memory for a handover.
         warm: Whether a Python worker imports the modules of its script before its start.
     """
     numbers = [str(number) for number in (parent, *pipes)]

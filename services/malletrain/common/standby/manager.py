@@ -159,7 +159,7 @@ class StandbyManager:
             self._start(self._config, now)
 
     def fork(
-        self, command: Sequence[str], folder: str, environment: Mapping[str, str], log: int, pipes: tuple[int, int]
+        self, command: Sequence[str], folder: str, environment: Mapping[str, str], log: int, pipes: tuple[int, ...]
     ) -> int | None:
         """Have a worker forked.
 

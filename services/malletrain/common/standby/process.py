@@ -133,7 +133,7 @@ class StandbyProcess:
         Args:
             order: What the process shall run.
             log: Descriptor of the file for its output.
-            pipes: A worker's two pipes.
+            pipes: A worker's descriptors, for `worker_bootstrap`.
             account: Whose process it must be; None: ours.
 
         Raises:

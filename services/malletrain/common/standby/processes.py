@@ -28,7 +28,7 @@ class WorkerForks(Protocol):
         """Whether a worker that is to be started now had better wait; arguments as for `StandbyManager`."""
 
     def fork(
-        self, command: Sequence[str], folder: str, environment: Mapping[str, str], log: int, pipes: tuple[int, int]
+        self, command: Sequence[str], folder: str, environment: Mapping[str, str], log: int, pipes: tuple[int, ...]
     ) -> int | None:
         """Process id of a worker that has been forked; None if it must be started as a new interpreter."""
 
@@ -227,7 +227,7 @@ class _OfAccount:
         return manager is not None and manager.is_worth_waiting(command, folder, environment)
 
     def fork(
-        self, command: Sequence[str], folder: str, environment: Mapping[str, str], log: int, pipes: tuple[int, int]
+        self, command: Sequence[str], folder: str, environment: Mapping[str, str], log: int, pipes: tuple[int, ...]
     ) -> int | None:
         if not self._standbys.is_open:
             return None

@@ -6,9 +6,10 @@ SOCKET_FD is a socket of which its parent has the other end; nobody else can rea
 interpreter of the training environment. ROOM only makes room for the command lines of workers.
 
 A packet from the parent with descriptors is the request for one process: they are the order, the log, and for a worker
-its two pipes. One without is a JSON object with `learn`: a script whose imports shall be imported, too. The answer to a
-request is a JSON object: `pid`, or `refused` with `names` and `final`; to the other `ready`. Without being asked the
-process says `ready`, `importing` with the name of a module, and `refused` if it can't serve.
+its two pipes and, if there is one, its memory for a handover. One without is a JSON object with `learn`: a script whose
+imports shall be imported, too. The answer to a request is a JSON object: `pid`, or `refused` with `names` and `final`;
+to the other `ready`. Without being asked the process says `ready`, `importing` with the name of a module, and `refused`
+if it can't serve.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ sys.path.remove(_ROOT)
 _IDLE_MS = 1000
 _PACKAGES_SECONDS = 60.0
 _MAX_PACKET_BYTES = 4096
-_MAX_DESCRIPTORS = 4
+_MAX_DESCRIPTORS = 5
 _MAX_MODULES = 64
 
 

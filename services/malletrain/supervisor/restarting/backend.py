@@ -21,9 +21,11 @@ class RestartingBackend(Protocol):
 
     Attributes:
         warm: Whether workers import what they need before they get their rank.
+        hands_over: Whether workers may leave their state in memory to those that take their places.
     """
 
     warm: bool
+    hands_over: bool
 
     def defaults(self) -> Mapping[str, str]:
         """Environment variables that a worker gets unless its job sets them."""
@@ -72,6 +74,7 @@ class CommandBackend:
     """
 
     warm = False
+    hands_over = False
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         """Keep the file in the job's folder."""

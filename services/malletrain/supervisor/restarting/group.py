@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from malletrain.common.activity import Idleness, idleness_of_all
+from malletrain.common.handover_memory import StayingHosts, tell_staying
 from malletrain.common.job_limits import DEFAULT_LIMITS, JobLimits
 from malletrain.supervisor.elastic.membership import slots_of
 from malletrain.supervisor.restarting import exits as restarting_exits
@@ -89,6 +90,7 @@ class RestartingGroup:
         self._backend = backend
         self._saving = saving
         self._sharded = sharded
+        self._told_staying: StayingHosts | None = None
         self._formed_at = float("-inf")
         self._promise = Promise()
         self._watch = FailureWatch(trainers.tails, restarts_left)
@@ -145,6 +147,8 @@ class RestartingGroup:
         self._generation = self._generation.release(hosts)
         self._next.kill(self._next.on(hosts))
         concerned = self._workers(self._backend.occupies(self._generation.hosts, hosts))
+        if self._generation.leaving:
+            self._tell_staying(self._succeeded())
         if concerned and grace > 0:
             self._leave(now, grace)
         # Without grace they are killed at once, as a loss to those that are left.
@@ -154,8 +158,25 @@ class RestartingGroup:
         """Ask all members to save and leave."""
         if not self._generation.leaving:
             self._generation = self._generation.leave(now + self._limits.leave_grace)
+            self._tell_staying(self._succeeded())
             for worker in self._workers(self._generation.living):
                 worker.terminate(grace)
+
+    def _succeeded(self) -> frozenset[str]:
+        """Hosts of the present generation on which others come after it for certain: they have booted, and wait."""
+        warm = set(self._next.warm())
+        present = {host for host, _ in self._generation.hosts}
+        commanded = (entry for entry in self._generation.commanded.items() if entry[0] in present)
+        return frozenset(entry[0] for entry in commanded if warm.issuperset(slots_of(*entry)))
+
+    def _tell_staying(self, hosts: frozenset[str]) -> None:
+        """Write down where those that leave can hand their state to others in memory."""
+        if not self._backend.hands_over:
+            return
+        staying = StayingHosts(self._generation.epoch, hosts)
+        if staying != self._told_staying:
+            tell_staying(self._saving.parent, staying)
+            self._told_staying = staying
 
     def killed_late(self, now: float) -> None:
         """Have a survivor save at once: members that leave together would wait for the killed ones."""
@@ -232,6 +253,7 @@ class RestartingGroup:
 
     def _rescue(self, now: float) -> None:
         """Have one survivor save, and kill the others that have the same state."""
+        self._tell_staying(frozenset())
         survivors = [
             worker for worker in self._workers(self._generation.living) if not worker.killed and worker.poll() is None
         ]
@@ -362,6 +384,7 @@ class RestartingGroup:
     def begin_stop(self, grace: float) -> None:
         """Ask all to save and end."""
         self._next.kill()
+        self._tell_staying(frozenset())
         for worker in self.trainers:
             if grace > 0:
                 worker.terminate(grace)

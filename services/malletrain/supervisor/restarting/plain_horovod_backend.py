@@ -28,6 +28,7 @@ class PlainHorovodBackend:
     """One worker per slot. See `malletrain.supervisor.restarting.backend.RestartingBackend`."""
 
     warm = True
+    hands_over = False
 
     def __init__(self, rendezvous: RendezvousConfig) -> None:
         """Start nothing yet."""

@@ -28,6 +28,7 @@ class TorchrunBackend:
     """One worker per slot. See `malletrain.supervisor.restarting.backend.RestartingBackend`."""
 
     warm = True
+    hands_over = True
 
     def __init__(self, job_id: str, rendezvous: RendezvousConfig, limits: JobLimits = DEFAULT_LIMITS) -> None:
         """Import torch in the background, which takes a second or two.

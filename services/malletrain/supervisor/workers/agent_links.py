@@ -416,6 +416,7 @@ def start_message(
         command=command,
         folder=folder,
         environment={**environment, env.NODE: slot.host},
+        local_rank=slot.local_rank,
         log=str(log_file),
         warm=warm,
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from malletrain.common.cgroups import Cgroups, group_name
+from malletrain.common.handover_memory import HandoverMemories
 from malletrain.common.log_times import LogTimesWriter
 from malletrain.common.oom_kills import OomKills
 from malletrain.common.orphans import adopt_orphans, reap_orphans
@@ -72,6 +73,7 @@ class LocalWorkers:
         self._oom_kills = OomKills()
         self._log_times = LogTimesWriter(log.warning)
         self._logs: dict[int, Path] = {}  # of workers, by process id
+        self._handovers = HandoverMemories()
         self._urgent = set[int]()  # workers whose priority is to be lowered
         adopt_orphans()
 
@@ -84,7 +86,17 @@ class LocalWorkers:
             OSError: the interpreter or the folder is missing.
         """
         group = self._groups.make(_group_of(slot.host))
-        worker = LocalWorker(slot, command, folder, environment, file, warm=warm, standby=self._manager, group=group)
+        worker = LocalWorker(
+            slot,
+            command,
+            folder,
+            environment,
+            file,
+            warm=warm,
+            standby=self._manager,
+            group=group,
+            handover=self._handovers.of(*slot),
+        )
         worker.oom_kills = self._oom_kills
         self._log_times.watch(file)
         self._logs[worker.pid] = file
@@ -119,13 +131,15 @@ class LocalWorkers:
                 self._log_times.forget(ended)
 
     def end_all_on(self, hosts: Iterable[str] | None) -> None:
-        """End all that workers on these hosts have started, or on all, as far as cgroups tell."""
+        """End all that workers on these hosts have started, or on all, as far as cgroups tell; free what they left."""
+        self._handovers.close(hosts)
         for name in self._groups.names() if hosts is None else map(_group_of, hosts):
             self._groups.end(name, _PATIENCE_SECONDS)
 
     def close(self) -> None:
         """End the standby process, and look at the logs for the last time."""
         self._manager.close()
+        self._handovers.close()
         self._log_times.close(_LAST_LOOK_SECONDS)
 
 

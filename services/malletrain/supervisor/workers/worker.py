@@ -113,6 +113,7 @@ class LocalWorker(WorkerProcess):
         warm: bool = True,
         standby: StandbyManager | None = None,
         group: Cgroup | None = None,
+        handover: int = -1,
     ) -> None:
         """Start the process; see `WorkerProcess`.
 
@@ -125,7 +126,7 @@ class LocalWorker(WorkerProcess):
         self.lost = False
         self.of_release_0_1 = False
         self.oom_kills: OomKills | None = None
-        super().__init__(command, folder, environment, log, warm=warm, standby=standby, group=group)
+        super().__init__(command, folder, environment, log, warm=warm, standby=standby, group=group, handover=handover)
 
     @property
     def out_of_memory(self) -> bool:

@@ -1,0 +1,182 @@
+"""How workers hand their state to those that take their places: in the memory of nodes, where that is possible.
+
+Backend `torchrun` restarts all workers at a change. Where the job keeps a node, what a worker leaves in that node's
+memory (`malletrain.client.node_memory`) is there for the next one at once: nothing is written to the disk and read
+again, and a worker that is new gets its state from the others. Until the next checkpoint, which is written at once in
+the background, it is nowhere else: if all nodes that have it are lost before, the training goes on from the checkpoint
+before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from malletrain.client.node_memory import Left, NodeMemory
+from malletrain.client.object_transfer import TensorKey, TensorPickler, TensorUnpickler
+from malletrain.client.warn_once import describe
+
+_ALIGNED = 16
+"""Tensors begin at multiples of so many bytes, so that a view of any type is possible."""
+
+
+class StateMoment(NamedTuple):
+    """Which state it is; of two, the greater one is newer.
+
+    Attributes:
+        samples: The job's sample counter; -1: there is none.
+        generation: The generation of workers that has left it.
+    """
+
+    samples: int
+    generation: int
+
+
+NOTHING = StateMoment(-1, -1)
+
+
+def agreed_staying(memory: NodeMemory | None) -> frozenset[str]:
+    """Rank 0's answer: on which nodes other workers come after these; all workers call it."""
+    said: list[Any] = [None if memory is None or dist.get_rank() else sorted(memory.staying())]
+    if dist.get_world_size() > 1:
+        dist.broadcast_object_list(said)
+    return frozenset(said[0] or ())
+
+
+def gathered(value: Any) -> list[Any]:
+    """The values of all workers, by rank, at each of them."""
+    values: list[Any] = [value]
+    if dist.get_world_size() > 1:
+        values *= dist.get_world_size()
+        dist.all_gather_object(values, value)
+    return values
+
+
+def leave_whole(memory: NodeMemory | None, samples: int, content: Callable[[list[Any]], Any], random: Any) -> bool:
+    """Leave a state that every worker has whole; all workers call it at the same batch.
+
+    Args:
+        memory: This worker's memory; None: it has none.
+        samples: The job's sample counter.
+        content: Returns the state, given the random states of all workers.
+        random: This worker's random states.
+
+    Returns:
+        Whether it lies on a node that the job keeps. The same at all workers.
+    """
+    staying = agreed_staying(memory)
+    offers = gathered((None if memory is None else memory.node, random))
+    nodes = [node for node, _ in offers]
+    # One worker of a node is enough.
+    holders = {nodes.index(node) for node in staying.intersection(nodes)}
+    written = False
+    if memory is not None and dist.get_rank() in holders:
+        written = _write_whole(memory, samples, content([states for _, states in offers]))
+    return is_kept(memory, [nodes[rank] for rank, done in enumerate(gathered(written)) if done], every=False)
+
+
+def is_kept(memory: NodeMemory | None, nodes: Collection[str], *, every: bool) -> bool:
+    """Whether what was left counts: another node may have been asked for while it was written; all workers call it.
+
+    Args:
+        memory: This worker's memory, which is cleared if it does not; None: it has none.
+        nodes: On which nodes it lies.
+        every: Whether each of them has a part of it. Otherwise each of them has it whole.
+    """
+    staying = agreed_staying(memory)
+    kept = bool(nodes) and (staying.issuperset(nodes) if every else not staying.isdisjoint(nodes))
+    if memory is not None and not kept:
+        memory.clear()
+    return kept
+
+
+def _write_whole(memory: NodeMemory, samples: int, content: Any) -> bool:
+    pickler = TensorPickler(content)
+    firsts, size = places([tensor.numel() * tensor.element_size() for tensor in pickler.tensors])
+    description = {"whole": torch.frombuffer(bytearray(pickler.data), dtype=torch.uint8), "firsts": firsts}
+    try:
+        data = memory.begin(size)
+        for tensor, first in zip(pickler.tensors, firsts, strict=True):
+            _view_of(data, first, tensor.shape, tensor.dtype).copy_(tensor)
+        memory.finish(samples, description, size)
+    except (OSError, RuntimeError) as error:
+        tell_disk(error)
+        return False
+    return True
+
+
+def tell_disk(error: Exception) -> None:
+    """Say why a state is not left in memory."""
+    print(f"malletrain: the state goes by way of the disk: {describe(error)}", file=sys.stderr)
+
+
+def places(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where each of several pieces begins, and where the last one ends."""
+    firsts, end = [], 0
+    for size in sizes:
+        firsts.append(end)
+        end += -(-size // _ALIGNED) * _ALIGNED
+    return firsts, end
+
+
+def _view_of(data: torch.Tensor, first: int, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    return data[first : first + shape.numel() * dtype.itemsize].view(dtype).view(shape)
+
+
+def newest_left(memory: NodeMemory | None, on_disk: int) -> tuple[Left | None, list[StateMoment]]:
+    """What this worker was left, if any worker was left something that is as new as what is on disk.
+
+    All workers call it.
+
+    Args:
+        memory: This worker's memory; None: it has none.
+        on_disk: At rank 0, the sample counter of the newest checkpoint, -1 without one; ignored at the others.
+
+    Returns:
+        What this worker has, and for each rank which moment's state it was left; empty if the disk counts.
+    """
+    left = None if memory is None else memory.read()
+    own = NOTHING if left is None or "whole" not in left.description else StateMoment(left.samples, left.generation)
+    table = gathered((own, on_disk))
+    moments = [moment for moment, _ in table]
+    return left, moments if max(moments).samples >= max(0, table[0][1]) else []
+
+
+def take_whole(memory: NodeMemory | None, on_disk: int, send: Callable[[Any, int], Any]) -> Mapping[str, Any] | None:
+    """The state that workers before have left, if it is as new as what is on disk; all workers call it.
+
+    Args:
+        memory: This worker's memory; None: it has none. It is cleared.
+        on_disk: As for `newest_left`.
+        send: Returns at each worker the value that one of them gives, whose rank is its second argument.
+
+    Returns:
+        The state; None: that on disk is to be loaded.
+    """
+    left, moments = newest_left(memory, on_disk)
+    content: Mapping[str, Any] | None = None
+    if moments:
+        holders = [rank for rank, moment in enumerate(moments) if moment == max(moments)]
+        own = _read_whole(left) if left is not None and dist.get_rank() in holders else None
+        alone = len(holders) == len(moments)
+        content = own if alone else send(own if dist.get_rank() == holders[0] else None, holders[0])
+    del left
+    if memory is not None:
+        memory.clear()
+    return content
+
+
+def _read_whole(left: Left) -> Mapping[str, Any]:
+    """A state, copied from the memory."""
+    firsts = left.description["firsts"]
+
+    def tensor_of(key: TensorKey) -> torch.Tensor:
+        index, shape, dtype = key
+        return _view_of(left.data, firsts[index], shape, dtype).clone()
+
+    content: Mapping[str, Any] = TensorUnpickler(left.description["whole"].numpy().tobytes(), tensor_of).load()
+    return content

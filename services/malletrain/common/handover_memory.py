@@ -1,0 +1,96 @@
+"""Memory through which workers hand their state to those that take their place on the same node.
+
+At a planned change all workers of a restarting backend end, and others take their places. What they leave in memory
+need not be written to a file system that all nodes share, nor be read from there. It is a file in memory without a
+name, so that no other process finds it, and the kernel frees it when the last process that has it open has ended: the
+worker, or who starts the node's workers. That one holds it from one worker to the next, and closes it when the node
+leaves the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from malletrain.common.files import open_plain, write_atomically
+from malletrain.common.job_folder import STAYING_FILE
+from malletrain.common.untrusted_json import JsonBounds, UntrustedJsonError, integer_of, parse_object, texts_of
+
+MEMORY_NAME = "malletrain-handover"
+"""What /proc shows as the file's name."""
+_MAX_HOSTS = 100_000
+_MAX_NAME = 300
+_MAX_GENERATION = 1 << 62
+_BOUNDS = JsonBounds(max_bytes=8 << 20, max_depth=2, max_entries=_MAX_HOSTS + 10)
+
+
+class HandoverMemories:
+    """The memory of each place of a job's workers on this machine. Use from one thread."""
+
+    def __init__(self) -> None:
+        """There is none yet."""
+        self._descriptors: dict[tuple[str, int], int] = {}
+
+    def of(self, host: str, local_rank: int) -> int:
+        """The descriptor of a place's memory, which is made if there is none; -1 if it can't be.
+
+        Args:
+            host: The node, or the GPU of a member of a fleet.
+            local_rank: The worker's index there.
+        """
+        place = host, local_rank
+        if place not in self._descriptors:
+            try:
+                self._descriptors[place] = os.memfd_create(MEMORY_NAME, os.MFD_CLOEXEC)
+            except OSError:
+                return -1  # no descriptors are left: states go by way of the disk
+        return self._descriptors[place]
+
+    def close(self, hosts: Iterable[str] | None = None) -> None:
+        """Free what is on these hosts, or on all, once no worker has it open any more."""
+        wanted = None if hosts is None else set(hosts)
+        for place in [place for place in self._descriptors if wanted is None or place[0] in wanted]:
+            os.close(self._descriptors.pop(place))
+
+
+class StayingHosts(NamedTuple):
+    """What workers that leave are told of the next ones.
+
+    Attributes:
+        generation: Of those that leave.
+        hosts: On which places are taken by workers that come after them.
+    """
+
+    generation: int
+    hosts: frozenset[str]
+
+
+def tell_staying(folder: Path, staying: StayingHosts) -> None:
+    """Write down where a generation can leave its state in memory. If that can't be written, it uses the disk.
+
+    Args:
+        folder: The job's folder.
+        staying: What is true from now on.
+    """
+    content = json.dumps({"generation": staying.generation, "hosts": sorted(staying.hosts)})
+    try:
+        write_atomically(folder / STAYING_FILE, content, sync=False)
+    except OSError:
+        with contextlib.suppress(OSError):
+            (folder / STAYING_FILE).unlink()
+
+
+def read_staying(folder: Path, generation: int) -> frozenset[str]:
+    """On which hosts workers come after those of a generation; none if that is not known."""
+    try:
+        with open_plain(folder / STAYING_FILE) as file:
+            said = parse_object(file.read(_BOUNDS.max_bytes + 1), _BOUNDS)
+        if integer_of(said, "generation", 0, _MAX_GENERATION) != generation:
+            return frozenset()
+        return frozenset(texts_of(said, "hosts", _MAX_HOSTS, _MAX_NAME))
+    except (OSError, UntrustedJsonError):
+        return frozenset()
