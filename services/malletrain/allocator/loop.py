@@ -293,17 +293,17 @@ class ControlLoop:
 
     async def _ask_samples(self, jobs: Set[str], context: TraceContext | None) -> dict[str, int]:
         """How many samples members of fleets and jobs with a deadline have trained on."""
-        found: dict[str, int] = {}
+        samples: dict[str, int] = {}
         if not jobs:
-            return found
+            return samples
         list_jobs = self._peers.job_manager.ListJobs
         request, metadata = job_manager_pb2.ListJobsRequest(states=_HOLDING_STATES), metadata_of(context)
         try:
             async for page in all_pages_async(list_jobs, request, timeout=_ANSWER_SECONDS, metadata=metadata):
-                found.update((job.id, job.samples) for job in page.jobs if job.id in jobs)
+                samples.update((job.id, job.samples) for job in page.jobs if job.id in jobs)
         except grpc.aio.AioRpcError as error:
             self._log.debug("no fresh samples", code=error.code().name)
-        return found
+        return samples
 
     async def _ask_feed_rates(self, members: Sequence[str], context: TraceContext | None) -> dict[str, float]:
         """How many samples/s the feeds of members can prepare on a node."""

@@ -179,10 +179,10 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
             raise NotFoundError("there is no plan yet: it takes a node or a job")
         if generation in (0, newest.generation):
             return newest
-        found = self._loop.not_stored_yet(generation) or await asyncio.to_thread(self._store.get, generation)
-        if found is None:
+        plan = self._loop.not_stored_yet(generation) or await asyncio.to_thread(self._store.get, generation)
+        if plan is None:
             raise NotFoundError(f"plan {generation} is not kept; the newest is {newest.generation}")
-        return found
+        return plan
 
     async def WatchPlans(
         self, request: allocator_pb2.WatchPlansRequest, context: grpc.aio.ServicerContext[Any, Any]

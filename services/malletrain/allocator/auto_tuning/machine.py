@@ -217,28 +217,30 @@ def question(state: TuningState, bounds: TuningBounds, now: float) -> TuningQues
     """What to replay next; `now` in seconds since the epoch."""
     if state.trial is not None:
         return TuningQuestion(state.in_force, (), state.trial.before, state.trial.since_unix)
-    found = [choice for choice in one_step_from(state.in_force) if bounds.permit(choice) or choice == state.configured]
-    return TuningQuestion(state.in_force, tuple(one for one in found if state.barred.get(one, 0.0) <= now))
+    choices = [
+        choice for choice in one_step_from(state.in_force) if bounds.permit(choice) or choice == state.configured
+    ]
+    return TuningQuestion(state.in_force, tuple(one for one in choices if state.barred.get(one, 0.0) <= now))
 
 
 def one_step_from(choice: ForwardChoice) -> list[ForwardChoice]:
     """All choices that one step leads to: the next shorter and longer T_fwd, and the other policies."""
-    found = []
+    choices = []
     if choice.policy is ForwardPolicy.CONSTANT:
         shorter = [seconds for seconds in FORWARD_S if seconds < choice.seconds]
         longer = [seconds for seconds in FORWARD_S if seconds > choice.seconds]
-        found += [replace(choice, seconds=seconds) for seconds in (*shorter[-1:], *longer[:1])]
-    return found + [replace(choice, policy=policy) for policy in ForwardPolicy if policy is not choice.policy]
+        choices += [replace(choice, seconds=seconds) for seconds in (*shorter[-1:], *longer[:1])]
+    return choices + [replace(choice, policy=policy) for policy in ForwardPolicy if policy is not choice.policy]
 
 
 def decide(
-    state: TuningState, asked: TuningQuestion, answer: TuningAnswer, mode: AutoTune, now: float, interval_s: float
+    state: TuningState, request: TuningQuestion, answer: TuningAnswer, mode: AutoTune, now: float, interval_s: float
 ) -> Decided:
     """What a run leads to.
 
     Args:
         state: What is remembered.
-        asked: What the run had to replay.
+        request: What the run had to replay.
         answer: What it has found.
         mode: What tuning may do.
         now: Seconds since the epoch.
@@ -253,7 +255,7 @@ def decide(
     best = answer.best
     if best is None:
         return Decided(state, TuningEvent.NOTHING, answer.note or f"{state.in_force} is best among its neighbours")
-    if best.choice not in asked.candidates:
+    if best.choice not in request.candidates:
         raise ValueError(f"expected one of the candidates, got {best.choice}")
     if best.mean < MIN_GAIN:
         return Decided(state, TuningEvent.NOTHING, f"{best.choice}: {best}; that is below {MIN_GAIN:.1%}")
@@ -274,11 +276,11 @@ def _checked(state: TuningState, trial: TrialStep, answer: TuningAnswer, now: fl
     if back.mean >= MIN_GAIN:
         return _gone_back(state, trial, f"the hours since contradict it: {back} with {trial.before}", now, interval_s)
     checks = trial.checks + 1
-    said = f"{state.in_force} is not contradicted: {back} with {trial.before}"
+    reason = f"{state.in_force} is not contradicted: {back} with {trial.before}"
     if checks >= CHECKS:
-        return Decided(replace(state, trial=None), TuningEvent.KEPT, said)
+        return Decided(replace(state, trial=None), TuningEvent.KEPT, reason)
     trial = replace(trial, checks=checks, failures=0)
-    return Decided(replace(state, trial=trial), TuningEvent.WATCHED, f"{said} (look {checks} of {CHECKS})")
+    return Decided(replace(state, trial=trial), TuningEvent.WATCHED, f"{reason} (look {checks} of {CHECKS})")
 
 
 def failed(state: TuningState, problem: str, now: float, interval_s: float) -> Decided:

@@ -90,8 +90,8 @@ class ReplayProcess:
 
 
 def _why(code: int, errors: bytes) -> str:
-    said = errors.decode(errors="replace").strip().splitlines()
-    last = f": {said[-1][:_MAX_LINE_LENGTH]}" if said else ""
+    lines = errors.decode(errors="replace").strip().splitlines()
+    last = f": {lines[-1][:_MAX_LINE_LENGTH]}" if lines else ""
     if code == -signal.SIGXCPU:
         return f"the replays needed more CPU time than auto_tune_cpu_share permits{last}"
     if code < 0:

@@ -125,10 +125,10 @@ class AutoTuner:
 
     async def _decided(self) -> Decided:
         options = self._options
-        asked = question(self.state, options.bounds, self._clock.time())
-        order = TuningOrder(asked, options.part_s, _PARTS, _OWN_SHARE * options.interval_s, options.cpu_share)
+        request = question(self.state, options.bounds, self._clock.time())
+        order = TuningOrder(request, options.part_s, _PARTS, _OWN_SHARE * options.interval_s, options.cpu_share)
         answer = await self._replays(order, _PATIENCE_SHARE * options.interval_s)
-        decided = decide(self.state, asked, answer, options.mode, self._clock.time(), options.interval_s)
+        decided = decide(self.state, request, answer, options.mode, self._clock.time(), options.interval_s)
         return replace(decided, reason="; ".join((decided.reason, *answer.advice)))
 
     def _take(self, decided: Decided) -> None:

@@ -36,7 +36,7 @@ def kind_steps(part: PlannedPart, wanted: Iterable[str], *, all_scales: bool = F
         wanted: Jobs that are explained.
         all_scales: Whether all their scales are.
     """
-    problem, asked = part.problem.rest, frozenset(wanted)
+    problem, job_ids = part.problem.rest, frozenset(wanted)
     if not _constrained(problem):
         return 0
     table = GroupTable.of(problem)
@@ -45,7 +45,7 @@ def kind_steps(part: PlannedPart, wanted: Iterable[str], *, all_scales: bool = F
     for job in problem.jobs:
         scales = min(job.max_nodes, job.curve[-1].nodes, len(problem.nodes)) - job.min_nodes + 2
         variables += scales + kinds
-        if job.id in asked:
+        if job.id in job_ids:
             solves += scales if all_scales or not part.count(job.id) else 2
             solves += requires_group(job)
     return variables * solves

@@ -229,8 +229,10 @@ class PartExplainer:
     def account(self) -> PartAccount:
         """What the nodes are worth."""
         whole, pinned = self.part.problem.whole, self.part.problem.pinned
-        taken = {job.id: self.part.count(job.id) for job in whole.jobs if job.id in pinned}
-        set_value = sum(_value_at(_values(job, whole), taken[job.id]) for job in whole.jobs if job.id in taken)
+        pinned_counts = {job.id: self.part.count(job.id) for job in whole.jobs if job.id in pinned}
+        set_value = sum(
+            _value_at(_values(job, whole), pinned_counts[job.id]) for job in whole.jobs if job.id in pinned_counts
+        )
         planned = self._objective + set_value
         best, nodes = self._optima.best(self._pool), len(self._rest.nodes)
         more, fewer = self._rest.within_limit(nodes + 1), self._rest.within_limit(max(0, nodes - 1))
@@ -238,9 +240,9 @@ class PartExplainer:
             objective=planned,
             one_more_gain=self._rounded(self._optima.best(more) - best),
             one_fewer_loss=self._rounded(best - self._optima.best(fewer)),
-            pin_cost=self._rounded(self._best_of(whole) - planned) if taken else 0.0,
+            pin_cost=self._rounded(self._best_of(whole) - planned) if pinned_counts else 0.0,
             unused=len(whole.nodes) - sum(map(len, self.part.assignments.values())),
-            pinned=sum(taken.values()),
+            pinned=sum(pinned_counts.values()),
         )
 
     def job(self, job_id: str, *, all_scales: bool = False) -> JobAccount:

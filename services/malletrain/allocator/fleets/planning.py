@@ -120,11 +120,11 @@ class FleetPlanning:
 def assignments(allocation: Allocation, decisions: Iterable[FleetDecision]) -> tuple[Assignment, ...]:
     """What jobs get: nodes, and members of fleets GPUs in place of their fleet's nodes."""
     fleets = {decision.fleet_id: decision for decision in decisions}
-    found: list[Assignment] = []
+    entries: list[Assignment] = []
     for entry in allocation.assignments:
         decision = fleets.get(entry.job_id)
-        found += [entry] if decision is None else [Assignment(job_id, gpus) for job_id, gpus in decision.members]
-    return tuple(found)
+        entries += [entry] if decision is None else [Assignment(job_id, gpus) for job_id, gpus in decision.members]
+    return tuple(entries)
 
 
 def with_fleets(plan_input: PlanInput, forward: ForwardTime, before: Mapping[str, FleetDecision]) -> FleetPlanning:
@@ -217,12 +217,12 @@ def _live_members(
     held: Mapping[str, frozenset[Gpu]],
     usable: Mapping[str, tuple[int, ...]],
 ) -> tuple[LiveMember, ...]:
-    left, curves = remaining_parts(members), base.curves
+    remaining, curves = remaining_parts(members), base.curves
     return tuple(
         LiveMember(
             job.id,
             curves[job.id].points,
-            left[job.id],
+            remaining[job.id],
             sum(number in usable.get(node, ()) for node, number in held[job.id]),
             curves[job.id].known,
             curves[job.id].sure,

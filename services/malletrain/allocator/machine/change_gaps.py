@@ -34,9 +34,9 @@ class ChangeGaps:
             return
         if before and now - self._changed_at.get(job_id, float("-inf")) > _TOGETHER_SECONDS:
             self._changed_at[job_id] = now
-            kept, seen = 1 - 1 / _REMEMBERED, self._observed
+            decay, seen = 1 - 1 / _REMEMBERED, self._observed
             self._observed = ObservedChanges(
-                kept * seen.job_seconds, kept * seen.node_seconds, kept * seen.changed_nodes + before
+                decay * seen.job_seconds, decay * seen.node_seconds, decay * seen.changed_nodes + before
             )
         self._set(job_id, nodes)
 

@@ -283,7 +283,7 @@ class ClusterCache:
         ]
         handed_over = self._handed_over(now)
         profiles = self._profiles.items()
-        kept = {job.plannable.id: len(job.plannable.current_nodes) for job in planned if job.keeps_scale}
+        fixed = {job.plannable.id: len(job.plannable.current_nodes) for job in planned if job.keeps_scale}
         return PlanInput(
             nodes=tuple(self._nodes.values()),
             jobs=tuple(job.plannable for job in planned),
@@ -291,7 +291,7 @@ class ClusterCache:
             curves=curves,
             pins={
                 **{job_id: profile.pin for job_id, profile in profiles if profile.pin and profile.pin.until > now},
-                **{job_id: ScalePin(nodes, grow=False, until=inf) for job_id, nodes in kept.items() if nodes},
+                **{job_id: ScalePin(nodes, grow=False, until=inf) for job_id, nodes in fixed.items() if nodes},
             },
             busy_gpus={name: member.fleet_id for name, member in busy if member is not None},
             resting={
@@ -312,16 +312,16 @@ class ClusterCache:
 
         Without them a plan would give those others a smaller scale for the moment, and they would rescale twice.
         """
-        left = {
+        stopping = {
             name
             for job in self._jobs.values()
             if job.stopping_since is not None and now < job.stopping_since + _HANDOVER_SECONDS
             for name in job.plannable.current_nodes
         }
-        if not left:
+        if not stopping:
             return frozenset()
         promised = (job.wanted_nodes for job in self._jobs.values() if job.may_be_planned(now))
-        return frozenset(name for nodes in promised for name in nodes if name in left)
+        return frozenset(name for nodes in promised for name in nodes if name in stopping)
 
     def next_overdue(self, now: float) -> float | None:
         """When the next job that is being stopped has taken long, in seconds since the epoch; None where none is."""

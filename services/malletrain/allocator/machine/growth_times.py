@@ -148,16 +148,16 @@ class GrowthTimes:
         for job_id, job in self._jobs.items():
             if job.own_seconds is not None:
                 result[job_id] = job.own_seconds
-            elif found := self._alike(job, pool_of):
-                result[job_id] = median(found)
+            elif alike := self._alike(job, pool_of):
+                result[job_id] = median(alike)
         return result
 
     def _alike(self, job: _Job, pool_of: PoolOf) -> _Seconds:
-        found = None
+        of_pool = None
         if job.commanded and job.environment in self._by_environment:
             pools = Counter(pool_of(node_of(name)) for name in sorted(job.commanded))
-            found = self._by_key.get((job.environment, pools.most_common(1)[0][0]))
-        return found or self._by_environment.get(job.environment) or self._of_all
+            of_pool = self._by_key.get((job.environment, pools.most_common(1)[0][0]))
+        return of_pool or self._by_environment.get(job.environment) or self._of_all
 
 
 def _append(by_key: dict[_KeyT, _Seconds], key: _KeyT, seconds: float) -> None:

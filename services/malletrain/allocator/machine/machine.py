@@ -389,5 +389,5 @@ class AllocatorMachine:
 
     def _remember(self, decisions: Iterable[FleetDecision], resting: Iterable[str]) -> None:
         """Keep how fleets are divided, those included that have no GPUs now and have not ended."""
-        kept = {name: self._decisions[name] for name in resting if name in self._decisions}
-        self._decisions = kept | {decision.fleet_id: decision for decision in decisions}
+        of_resting = {name: self._decisions[name] for name in resting if name in self._decisions}
+        self._decisions = of_resting | {decision.fleet_id: decision for decision in decisions}

@@ -132,12 +132,12 @@ def expected_stays(
     ends = np.asarray([math.nan if end is None else end for end in known_ends], dtype=np.float64)
     horizons = np.where(np.isnan(ends), horizon, np.minimum(ends - now, horizon))
     if curve is None:
-        found = np.where(np.isnan(ends), 0.0, np.maximum(horizons, 0.0))
+        seconds = np.where(np.isnan(ends), 0.0, np.maximum(horizons, 0.0))
     else:
         ages = np.maximum(now - np.asarray(idle_since, dtype=np.float64), 0.0)
         possible = np.maximum(horizons, np.finfo(np.float64).tiny)
-        found = np.where(horizons > 0, _within(curve, ages, possible), 0.0)
-    stays: list[float] = found.tolist()
+        seconds = np.where(horizons > 0, _within(curve, ages, possible), 0.0)
+    stays: list[float] = seconds.tolist()
     return stays
 
 
@@ -162,11 +162,11 @@ def _within(curve: SurvivalCurve, ages: Floats, horizons: Floats) -> Floats:
         index = step(age)
         beyond = age - times[index]
         tail = -survival[-1] * np.expm1(-curve.tail_rate * beyond) / curve.tail_rate
-        found: Floats = integrals[index] + np.where(index < last, survival[index] * beyond, tail)
-        return found
+        area: Floats = integrals[index] + np.where(index < last, survival[index] * beyond, tail)
+        return area
 
     in_steps = np.minimum(ages, times[-1])
     stays = (integral(in_steps + horizons) - integral(in_steps)) / survival[step(in_steps)]
     beyond_steps = -np.expm1(-curve.tail_rate * horizons) / curve.tail_rate
-    found: Floats = np.where(ages >= times[-1], beyond_steps, stays)
-    return found
+    expected: Floats = np.where(ages >= times[-1], beyond_steps, stays)
+    return expected

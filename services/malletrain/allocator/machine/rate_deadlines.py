@@ -69,12 +69,12 @@ class RateDeadlines:
 
     def next_seconds(self) -> float | None:
         """Seconds from the last look until the next member may be late; None: none is waited for."""
-        left = [
+        seconds = [
             self.limit_seconds - waiting.waited.get(waiting.gpus, 0.0)
             for job_id, waiting in self._waiting.items()
             if waiting.gpus and job_id not in self.late
         ]
-        return max(0.0, min(left)) if left else None
+        return max(0.0, min(seconds)) if seconds else None
 
 
 def _awaited(job: PlannableJob, curve: JobCurve) -> int:

@@ -74,11 +74,11 @@ def check_plan(plan: Plan, generation: int) -> None:
     """
     if plan.generation <= generation:
         raise InvariantError(f"generation {plan.generation} follows {generation}")
-    given = Counter(name for entry in plan.assignments for name in entry.nodes)
-    if twice := [name for name, count in given.items() if count > 1]:
+    uses = Counter(name for entry in plan.assignments for name in entry.nodes)
+    if twice := [name for name, count in uses.items() if count > 1]:
         raise InvariantError(f"plan {plan.generation} gives {', '.join(sorted(twice))} twice")
     idle = set(plan.problem.whole.nodes)
-    if unknown := [name for name in given if name not in idle and node_of(name) not in idle]:
+    if unknown := [name for name in uses if name not in idle and node_of(name) not in idle]:
         raise InvariantError(f"plan {plan.generation} gives {', '.join(sorted(unknown))}, which are not idle")
     jobs = {job.id: job for job in plan.problem.whole.jobs}
     for entry in plan.allocation.assignments:

@@ -199,10 +199,10 @@ def _made_rates(job: JobDemand, metric: ObjectiveMetric, pool: int) -> ScaleRate
 
     def arrays() -> _RateArrays:
         scale, sizes = metric_scale(job, metric), permitted_sizes(job, pool)
-        found = sizes, scale * worths(job, sizes), scale * worths(job, np.arange(max_held + 1))
-        for array in found:
+        rates = sizes, scale * worths(job, sizes), scale * worths(job, np.arange(max_held + 1))
+        for array in rates:
             array.flags.writeable = False
-        return found
+        return rates
 
     stalls: dict[int, dict[int, float]] = {}
     for stall in job.stalls:

@@ -371,16 +371,16 @@ def faults_in(jobs: Iterable[PlannableJob], curves: Mapping[str, JobCurve]) -> d
     faults = {
         job.id: _faults.value(job.id, (job, curves[job.id]), partial(_fault, job, curves[job.id])) for job in known
     }
-    found = {name: fault for name, fault in faults.items() if fault}
+    wrong = {name: fault for name, fault in faults.items() if fault}
     held = list(chain.from_iterable(job.current_nodes for job in known))
     if len(set(held)) == len(held):
-        return found  # and no loop over ten thousand nodes says which one is wrong
+        return wrong  # and no loop over ten thousand nodes says which one is wrong
     holders: dict[str, str] = {}
     for job in known:
-        taken = [node for node in job.current_nodes if holders.setdefault(node, job.id) != job.id]
-        if taken:
-            found.setdefault(job.id, f"job.current_nodes: {taken[0]} is one of job {holders[taken[0]]}")
-    return found
+        doubles = [node for node in job.current_nodes if holders.setdefault(node, job.id) != job.id]
+        if doubles:
+            wrong.setdefault(job.id, f"job.current_nodes: {doubles[0]} is one of job {holders[doubles[0]]}")
+    return wrong
 
 
 def _fault(job: PlannableJob, curve: JobCurve) -> str:

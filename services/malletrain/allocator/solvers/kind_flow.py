@@ -228,18 +228,18 @@ def placeable_counts(table: KindTable, sizes: Sequence[Sequence[int]], counts: S
         counts: What is asked for each job; permitted, and together at most as many as there are nodes.
     """
     have = [sum(held) for held in table.held]
-    kept = [_largest(own, min(count, present)) for own, count, present in zip(sizes, counts, have, strict=True)]
+    permitted = [_largest(own, min(count, present)) for own, count, present in zip(sizes, counts, have, strict=True)]
     grows = [job for job, count in enumerate(counts) if count > have[job]]
     # What a job holds counts as its own until it is known whether it grows.
     growing = frozenset(grows)
-    flow = KindFlow.of(table, [have[job] if job in growing else count for job, count in enumerate(kept)])
+    flow = KindFlow.of(table, [have[job] if job in growing else count for job, count in enumerate(permitted)])
     assert flow is not None, "jobs can keep what they hold"
     for job in grows:
-        given = flow.add(job, table.limits(job), counts[job] - have[job])
-        size = _largest(sizes[job], have[job] + given)
-        flow.take_back(job, given - max(0, size - have[job]))
-        kept[job] = size
-    return kept
+        added = flow.add(job, table.limits(job), counts[job] - have[job])
+        size = _largest(sizes[job], have[job] + added)
+        flow.take_back(job, added - max(0, size - have[job]))
+        permitted[job] = size
+    return permitted
 
 
 def _largest(sizes: Sequence[int], most: int) -> int:

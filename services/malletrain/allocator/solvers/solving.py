@@ -65,8 +65,8 @@ def solve(
         per_job = [scale_values(job, problem) for job in problem.jobs]
         model, read = _model(problem, per_job, formulation)
         answer = _answer(model, seconds, process)
-        found = _checked(per_job, problem, read, answer.solution)
-        counts, outcome = _judge(problem, per_job, formulation, answer, found)
+        solution = _checked(per_job, problem, read, answer.solution)
+        counts, outcome = _judge(problem, per_job, formulation, answer, solution)
         objective = objective_of(per_job, counts)
     if any(map(requires_group, problem.jobs)):
         table = GroupTable.of(problem)
@@ -107,14 +107,14 @@ def _solve_by_kind(
     per_job, groups = [scale_values(job, problem) for job in problem.jobs], groups_of(problem)
     table = KindTable.of(problem)
     answer = _answer(kinds_model(per_job, table, groups, problem.max_nodes), seconds, process)
-    found = _checked(per_job, problem, lambda solution: read_counts(per_job, solution), answer.solution)
-    if found is not None and not can_be_placed(problem, found):
-        found = None
-    if found is not None and answer.proven:
-        return found, _Outcome("OPTIMAL", "highs-kinds")
+    counts = _checked(per_job, problem, lambda solution: read_counts(per_job, solution), answer.solution)
+    if counts is not None and not can_be_placed(problem, counts):
+        counts = None
+    if counts is not None and answer.proven:
+        return counts, _Outcome("OPTIMAL", "highs-kinds")
     reason = f"highs-kinds: {answer.problem or 'its solution is not feasible'}"
     in_turn = placeable_counts(table, [scales.sizes.tolist() for scales in per_job], wanted)
-    choices = [(found, _Outcome("FEASIBLE", "highs-kinds", reason)), (in_turn, _Outcome("FEASIBLE", "greedy", reason))]
+    choices = [(counts, _Outcome("FEASIBLE", "highs-kinds", reason)), (in_turn, _Outcome("FEASIBLE", "greedy", reason))]
     present = present_counts(per_job, problem.capacity, groups)
     if can_be_placed(problem, present):
         choices.append((present, _Outcome("UNCHANGED", "present", reason)))
@@ -148,12 +148,12 @@ def _judge(
     per_job: Sequence[ScaleValues],
     formulation: Formulation,
     answer: SolverAnswer,
-    found: list[int] | None,
+    solution: list[int] | None,
 ) -> tuple[list[int], _Outcome]:
     """HiGHS's solution if it is proven optimal, else that of the first possible fallback."""
     solver = f"highs-{formulation.value}"
-    if found is not None and answer.proven:
-        return found, _Outcome("OPTIMAL", solver)
+    if solution is not None and answer.proven:
+        return solution, _Outcome("OPTIMAL", solver)
     reason = f"{solver}: {answer.problem or 'its solution is not feasible'}"
     pool, groups = problem.capacity, groups_of(problem)
     steps = sum(len(scales.sizes) for scales in per_job) * (pool + 1)
@@ -161,8 +161,8 @@ def _judge(
         return best_counts(per_job, pool, groups), _Outcome("OPTIMAL", "dp", reason)
     present = present_counts(per_job, pool, groups)
     # BFTrainer, §3.6: at a time-out the better of the present map and of the best solution so far.
-    if found is not None and objective_of(per_job, found) > objective_of(per_job, present):
-        return found, _Outcome("FEASIBLE", solver, reason)
+    if solution is not None and objective_of(per_job, solution) > objective_of(per_job, present):
+        return solution, _Outcome("FEASIBLE", solver, reason)
     return present, _Outcome("UNCHANGED", "present", reason)
 
 

@@ -30,8 +30,8 @@ def planned_rates(applied: _Applied | None) -> list[JobRow]:
         return []
     problem, allocation = applied
     jobs = {job.id: job for job in problem.jobs}
-    given = [(jobs[entry.job_id], len(entry.nodes)) for entry in allocation.assignments if entry.nodes]
-    return [JobRow(job.id, (float(rates(job, [count])[0]),)) for job, count in given]
+    scales = [(jobs[entry.job_id], len(entry.nodes)) for entry in allocation.assignments if entry.nodes]
+    return [JobRow(job.id, (float(rates(job, [count])[0]),)) for job, count in scales]
 
 
 class AllocatorMetrics:
@@ -150,9 +150,9 @@ class AllocatorMetrics:
             self._applied = problem, allocation
 
 
-def _utilization_metrics(found: Utilization | None) -> Iterator[Metric]:
+def _utilization_metrics(utilization: Utilization | None) -> Iterator[Metric]:
     """U and its bound are NaN where nothing could have been trained."""
-    known = found if found is not None else Utilization(0.0, 0.0, None, None)
+    known = utilization if utilization is not None else Utilization(0.0, 0.0, None, None)
     values = {
         "utilization_efficiency": (
             "U of the last hour: samples that jobs trained on idle nodes, over those that they could have trained on "

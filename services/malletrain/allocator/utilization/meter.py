@@ -101,20 +101,20 @@ class UseMeter:
     def _note_starts(self, now: float, before: PresentUse, present: PresentUse) -> None:
         trained = {job.id for job, rate in zip(before.jobs, before.rates, strict=True) if rate > 0}
         known = {job.id for job in present.jobs}
-        kept = {
+        starts = {
             job_id: tuple(time for time in times if time > now - _STARTS_KEPT_S)
             for job_id, times in self._starts.items()
             if job_id in known or job_id in trained
         }
         for job, rate in zip(present.jobs, present.rates, strict=True):
             if rate > 0 and job.id not in trained:
-                kept[job.id] = (*kept.get(job.id, ()), now)
-        self._starts = {job_id: times for job_id, times in kept.items() if times}
+                starts[job.id] = (*starts.get(job.id, ()), now)
+        self._starts = {job_id: times for job_id, times in starts.items() if times}
 
     def due(self, now: float) -> list[OpenMinute]:
         """The minutes that are to be worked out, oldest first; those of which not all is known are given up."""
         over = [start for start in sorted(self._minutes) if start + MINUTE_S + LATE_S <= now]
-        found = []
+        minutes = []
         for start in over:
             steps = self._minutes[start]
             if sum(step.seconds for step in steps) < _MIN_COVERED_S:
@@ -122,8 +122,8 @@ class UseMeter:
                 continue
             until = start + MINUTE_S
             starts = {name: tuple(time for time in times if time < until) for name, times in self._starts.items()}
-            found.append(OpenMinute(start, tuple(steps), starts))
-        return found
+            minutes.append(OpenMinute(start, tuple(steps), starts))
+        return minutes
 
     def close(self, minute: OpenMinute) -> None:
         """A minute has been worked out."""
