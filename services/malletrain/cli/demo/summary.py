@@ -236,8 +236,10 @@ class _Moment:
         too_many = min(len(free), len(self.idle) - most_usable(len(self.idle), self.jobs.values()))
         awaiting = sum(since >= self.planned for since in self.free_since.values())
         awaiting = min(awaiting, len(free) - too_many)
-        left = len(free) - too_many - awaiting
-        return uses + Counter({OfferUse.TOO_MANY: too_many, OfferUse.AWAITING_PLAN: awaiting, OfferUse.LEFT_FREE: left})
+        unused = len(free) - too_many - awaiting
+        return uses + Counter(
+            {OfferUse.TOO_MANY: too_many, OfferUse.AWAITING_PLAN: awaiting, OfferUse.LEFT_FREE: unused}
+        )
 
 
 def divide_offer(history: RunHistory, end: float) -> Mapping[OfferUse, float]:

@@ -303,10 +303,10 @@ def _request(command: Sequence[str], options: Mapping[str, Any], context: typer.
     if path is None:
         return JobRequest(command=command, **options)
     request = read_job_file(read_job_text(path), str(path), parse_nodes)
-    given = _given_options(options, context)
-    if "env" in given:
-        given["env"] = {**request.env, **given["env"]}
-    return replace(request, **given)
+    beside = _given_options(options, context)
+    if "env" in beside:
+        beside["env"] = {**request.env, **beside["env"]}
+    return replace(request, **beside)
 
 
 def job_file_of(command: Sequence[str]) -> Path | None:

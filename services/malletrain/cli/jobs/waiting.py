@@ -58,8 +58,8 @@ def wait_until_ended(
 
 def exit_status(jobs: Iterable[resources_pb2.Job]) -> int:
     """How jobs ended: FAILED if one has failed, else CANCELLED if one was cancelled, else COMPLETED."""
-    found = {_FINAL[job.state] for job in jobs}
-    return next((status for status in (FAILED, CANCELLED) if status in found), COMPLETED)
+    statuses = {_FINAL[job.state] for job in jobs}
+    return next((status for status in (FAILED, CANCELLED) if status in statuses), COMPLETED)
 
 
 def unfinished_in_words(jobs: Sequence[resources_pb2.Job]) -> str:

@@ -61,10 +61,12 @@ class JournalReport:
         }
 
 
-def report_on(journal: Journal, span: tuple[float, float], said: Sequence[str]) -> tuple[JournalReport, JournalInput]:
+def report_on(
+    journal: Journal, span: tuple[float, float], reading_notes: Sequence[str]
+) -> tuple[JournalReport, JournalInput]:
     """What is said about a part of a journal, and the input of its replay."""
     past = journal_input(journal, *span)
-    notes = (*said, *past.notes)
+    notes = (*reading_notes, *past.notes)
     used = utilization_of(recorded_minutes(journal, *span))
     report = JournalReport(*span, len(past.jobs), len(past.trace.nodes), tuple(agreement(journal)), notes, used)
     return report, past

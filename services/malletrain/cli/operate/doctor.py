@@ -357,8 +357,8 @@ def examine_interpreter(setting: str, python: str, options: Mapping[str, Any], w
             cwd="/",
             **options,
         )
-        said = done.stderr.strip().splitlines()
-        fault = (said[-1] if said else f"ended with status {done.returncode}") if done.returncode else ""
+        lines = done.stderr.strip().splitlines()
+        fault = (lines[-1] if lines else f"ended with status {done.returncode}") if done.returncode else ""
     except (OSError, subprocess.TimeoutExpired) as error:
         fault = str(error)
     where = _closed_folder(Path(python))

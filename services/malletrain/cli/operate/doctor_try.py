@@ -117,8 +117,8 @@ def parse_slurm_trial(text: str) -> TrialState | None:
     status = values.get("ExitCode", "").partition(":")[0]
     ended = state not in _UNFINISHED
     reason = values.get("Reason", "None")
-    said = state if reason == "None" else f"{state} ({reason})"
-    return TrialState(node, ended, int(status) if ended and status.isdigit() else None, said)
+    reason_text = state if reason == "None" else f"{state} ({reason})"
+    return TrialState(node, ended, int(status) if ended and status.isdigit() else None, reason_text)
 
 
 def parse_pbs_trial(text: str, identifier: str) -> TrialState | None:
@@ -155,10 +155,10 @@ def examine_try(
     answer = client.submit()
     if not answer.ok:
         return Finding(check, False, f"refused: {one_line(answer.error)}", "see these words, and hold.options")
-    said = _ID.match(answer.text.strip())
-    if said is None:
+    submitted = _ID.match(answer.text.strip())
+    if submitted is None:
         return Finding(check, False, f"submitted, but as which job? {one_line(answer.text)}", "see this user's jobs")
-    identifier = said[0]
+    identifier = submitted[0]
     try:
         return _watch(client, identifier, hold, monotonic, sleep)
     finally:

@@ -33,14 +33,14 @@ def token(
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """Print a token: the one that the command itself shows, or with options a new one, which only operators make."""
-    asked = user is not None or role or lifespan
-    if bool(asked) + bool(revoke) + bool(revoke_user) > 1:
+    new_token = user is not None or role or lifespan
+    if bool(new_token) + bool(revoke) + bool(revoke_user) > 1:
         raise InvalidInputError("--revoke", "nothing else beside it, and one of --revoke and --revoke-user")
     with connect() as stubs:
         if revoke or revoke_user:
             _revoke(stubs, revoke, revoke_user)
             return
-        answer = _created(stubs, user, role, lifespan) if asked else _own(stubs)
+        answer = _created(stubs, user, role, lifespan) if new_token else _own(stubs)
     if as_json:
         print_json(answer)
         return

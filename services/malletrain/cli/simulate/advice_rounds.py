@@ -84,16 +84,16 @@ def run_rounds(
     _check_asking(settings)
     with open_record(settings.record, SystemClock()) as record:
         failures = 0
-        for left in reversed(range(settings.rounds)):
+        for remaining in reversed(range(settings.rounds)):
             try:
                 _round(question, settings, record)
                 failures = 0
             except SourceError as error:
                 failures += 1
-                if not left or failures == MAX_FAILURES:
+                if not remaining or failures == MAX_FAILURES:
                     raise
-                typer.echo(f"error: {_printable(str(error))}; {left} rounds are left", err=True)
-            if left:
+                typer.echo(f"error: {_printable(str(error))}; {remaining} rounds are left", err=True)
+            if remaining:
                 pause(settings.pause_seconds)
 
 

@@ -155,8 +155,8 @@ async def _raise_further(
     again = await _apply(section, further, record, run)
     if again.skipped and not again.unknown:  # the change before it was made
         return replace(done, refused=again.refused, unasked=again.unasked)
-    shown = replace(again.change, nice_before=change.nice_before, priority_before=change.priority_before)
-    return replace(again, change=shown)
+    first_change = replace(again.change, nice_before=change.nice_before, priority_before=change.priority_before)
+    return replace(again, change=first_change)
 
 
 def _why_skip(change: NiceChange, now: JobPriority | None) -> str:

@@ -68,8 +68,8 @@ def read_lines(lines: Iterable[str]) -> RecordedChanges:
         try:
             _fold(changes, before, parse_object(line.encode(), _LINE_BOUNDS))
         except (ValueError, KeyError, TypeError) as error:
-            shown = line[:_MAX_SAID]
-            raise InvalidInputError(f"record, line {number}", "a line that advise --apply wrote", shown) from error
+            excerpt = line[:_MAX_SAID]
+            raise InvalidInputError(f"record, line {number}", "a line that advise --apply wrote", excerpt) from error
     return changes
 
 
@@ -211,9 +211,9 @@ class ChangeRecord:
 
     def change(self, change: NiceChange, command: list[str]) -> None:
         """Note a change that is about to be made."""
-        said = {"kind": change.kind.value, "priorityBefore": change.priority_before, "command": command}
+        fixed = {"kind": change.kind.value, "priorityBefore": change.priority_before, "command": command}
         values = {"niceBefore": change.nice_before, "niceAfter": change.nice_after}
-        self._write({"event": _CHANGE, "job": change.job, "submitted": change.submitted, **values, **said})
+        self._write({"event": _CHANGE, "job": change.job, "submitted": change.submitted, **values, **fixed})
 
     def outcome(self, job: str, *, took: bool, values: Mapping[str, int | None], said: str = "") -> None:
         """Note what became of the last change of a job.
@@ -319,5 +319,5 @@ def _account() -> str:
         name = pwd.getpwuid(user_id).pw_name
     except KeyError:
         name = str(user_id)
-    asked = os.environ.get("SUDO_UID", "")
-    return f"{name} (sudo, user id {asked})" if asked.isdigit() and len(asked) <= 10 else name
+    uid = os.environ.get("SUDO_UID", "")
+    return f"{name} (sudo, user id {uid})" if uid.isdigit() and len(uid) <= 10 else name

@@ -159,8 +159,8 @@ class Top:
         while not self._view.over and not following.done():
             self._take()
             watched = self._watcher.watched
-            told = troubles(watched.services, watched.history.source, "you")
-            frame = screen(watched.history, self._view, told, list(self._events), self._console.height)
+            problems = troubles(watched.services, watched.history.source, "you")
+            frame = screen(watched.history, self._view, problems, list(self._events), self._console.height)
             live.update(frame, refresh=True)
             await asyncio.sleep(_FRAME_SECONDS)
             with contextlib.suppress(TimeoutError):

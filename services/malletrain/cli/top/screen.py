@@ -215,14 +215,14 @@ def screen(
     """
     used = [_line(_used(history))] if height >= _MIN_HEIGHT_OF_U else []
     lines: list[RenderableType] = [_figures(history), *(Text(plain(line), "bold red") for line in troubles), *used]
-    left = height - _FRAME_LINES - len(used) - len(troubles)
+    free_lines = height - _FRAME_LINES - len(used) - len(troubles)
     if view.opened and view.selected in history.jobs:
         lines += [*_job(history, row_of(history, history.jobs[view.selected]), events), Text(_KEYS_OF_JOB, "dim")]
         return Group(*lines[: max(1, height)])
-    shown = events[-min(_MAX_EVENTS, max(0, left // 3)) :] if left >= 6 else []
-    lines.append(_jobs(history, view, max(1, left - len(shown))))
-    if shown:
-        lines += [Text("events", "bold"), *(_event(event) for event in shown)]
+    newest = events[-min(_MAX_EVENTS, max(0, free_lines // 3)) :] if free_lines >= 6 else []
+    lines.append(_jobs(history, view, max(1, free_lines - len(newest))))
+    if newest:
+        lines += [Text("events", "bold"), *(_event(event) for event in newest)]
     return Group(*lines, _line(_KEYS, "dim"))
 
 
