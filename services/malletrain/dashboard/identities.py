@@ -67,8 +67,8 @@ class Viewers:
 
     def by_id(self, token_id: str) -> Viewer | None:
         """A viewer who was verified lately."""
-        found = (viewer for _, viewer in self._known.values() if viewer.token_id == token_id)
-        return next(found, None)
+        viewers = (viewer for _, viewer in self._known.values() if viewer.token_id == token_id)
+        return next(viewers, None)
 
     def by_token(self, token: str) -> Viewer | None:
         """The viewer of a token that was verified lately."""
@@ -90,7 +90,7 @@ class Viewers:
         if known is not None and now - checked < _FRESH_S:
             return known
         try:
-            found = await self._ask(token)
+            viewer = await self._ask(token)
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
                 self._known.pop(token, None)
@@ -98,13 +98,13 @@ class Viewers:
             if known is not None and now - checked < _STALE_S:
                 return known
             raise UnverifiableError from error
-        if found is None:
+        if viewer is None:
             return None
-        self._known[token] = (now, found)
+        self._known[token] = (now, viewer)
         self._known.move_to_end(token)
         while len(self._known) > _MOST:
             self._forget_one()
-        return found
+        return viewer
 
     def _forget_one(self) -> None:
         """Forget the oldest token of whoever has the most: nobody makes us forget those of others."""

@@ -80,9 +80,9 @@ def eta_within_stays(
     return eta(job, curve, samples, now, (min(expected_idle(stays, first.expected), now), now))
 
 
-def why_unknown(job: JobFact, curve: CurveFact | None, left: Eta | None) -> str:
+def why_unknown(job: JobFact, curve: CurveFact | None, remaining: Eta | None) -> str:
     """Why it is not known how much longer a job takes; empty where it is."""
-    if left is not None and (left.expected is not None or left.soonest is not None):
+    if remaining is not None and (remaining.expected is not None or remaining.soonest is not None):
         return ""
     if job.final:
         return "ended"
@@ -111,13 +111,17 @@ def eta(
     """
     if not job.target_samples or curve is None or not curve.points or job.final:
         return None
-    left = max(0, job.target_samples - samples)
+    remaining = max(0, job.target_samples - samples)
     nodes = len(job.confirmed) or len(job.commanded)
     low, high = quantiles or (idle, idle)
     share = nodes / idle if idle and nodes else 0.0
     most = _permitted(job, max(nodes, share * max(high, idle)))
     least = _permitted(job, min(nodes, share * min(low, idle)))
-    return Eta(_over(left, curve.rate(nodes)), _over(left, curve.rate(most, 1.0)), _over(left, curve.rate(least, -1.0)))
+    return Eta(
+        _over(remaining, curve.rate(nodes)),
+        _over(remaining, curve.rate(most, 1.0)),
+        _over(remaining, curve.rate(least, -1.0)),
+    )
 
 
 def _permitted(job: JobFact, nodes: float) -> int:

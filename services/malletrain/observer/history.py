@@ -162,10 +162,10 @@ def changed_fragments(before: History, after: History) -> tuple[list[int], int] 
 def holders(history: History) -> dict[str, tuple[str, ...]]:
     """The jobs of each node that any has, whether the node is idle or was just taken: one, or members of a fleet."""
     named = {name: job.id for job in history.jobs.values() for name in (*job.confirmed, *job.commanded)}
-    found: dict[str, tuple[str, ...]] = {}
+    jobs_by_node: dict[str, tuple[str, ...]] = {}
     for name, job_id in named.items():
         node = node_of(name)
-        known = found.get(node, ())
+        known = jobs_by_node.get(node, ())
         if job_id not in known:
-            found[node] = tuple(sorted((*known, job_id)))
-    return found
+            jobs_by_node[node] = tuple(sorted((*known, job_id)))
+    return jobs_by_node

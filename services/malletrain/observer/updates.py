@@ -35,19 +35,19 @@ def nodes_changed(
 def jobs_changed(history: History, changed: Iterable[JobFact], time: float, *, snapshot: bool = False) -> History:
     """Jobs are now as told. A snapshot tells of all that have not ended: others have ended meanwhile."""
     jobs = dict(history.jobs)
-    told = {job.id: job for job in changed}
-    jobs.update(told)
+    by_id = {job.id: job for job in changed}
+    jobs.update(by_id)
     if snapshot:
         for job in list(jobs.values()):
-            if job.id not in told and not job.final:
+            if job.id not in by_id and not job.final:
                 del jobs[job.id]
     ended = sorted((job for job in jobs.values() if job.final), key=lambda job: job.ended or 0.0)
     for job in ended[: max(0, len(ended) - MAX_JOBS)]:
         del jobs[job.id]
-    found = replace(at(history, time), jobs=jobs, heard_jobs=history.heard_jobs or snapshot)
+    updated = replace(at(history, time), jobs=jobs, heard_jobs=history.heard_jobs or snapshot)
     if len(ended) > MAX_JOBS or snapshot:
-        found = _without_unknown(found)
-    return settled(found)
+        updated = _without_unknown(updated)
+    return settled(updated)
 
 
 def progress_changed(history: History, changed: Iterable[ProgressFact], time: float) -> History:
@@ -60,9 +60,9 @@ def progress_changed(history: History, changed: Iterable[ProgressFact], time: fl
             continue
         progress[fact.job_id] = fact
         rates[fact.job_id] = _with_rate(rates.get(fact.job_id, ()), RatePoint(time, fact.rate, fact.nodes))
-    found = replace(history, progress=progress, rates=rates)
+    updated = replace(history, progress=progress, rates=rates)
     stalled = {job_id for job_id, fact in progress.items() if fact.stalled}
-    return settled(found) if stalled != was_stalled else found
+    return settled(updated) if stalled != was_stalled else updated
 
 
 def stalls_measured(history: History, measured: Iterable[StallFact]) -> History:

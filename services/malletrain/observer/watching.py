@@ -156,12 +156,12 @@ class Watcher:
     async def _follow(
         self, service: str, open_stream: Callable[[], AsyncIterable[MessageT]], handle: Callable[[MessageT], None]
     ) -> None:
-        async def taken(message: MessageT) -> None:
+        async def pass_on(message: MessageT) -> None:
             handle(message)
 
-        await follow(service, lambda: self._told(service, open_stream()), taken)
+        await follow(service, lambda: self._noting_refusals(service, open_stream()), pass_on)
 
-    async def _told(self, service: str, stream: AsyncIterable[MessageT]) -> AsyncIterator[MessageT]:
+    async def _noting_refusals(self, service: str, stream: AsyncIterable[MessageT]) -> AsyncIterator[MessageT]:
         """The messages of a stream; notes whether the service refuses us."""
         try:
             async for message in stream:
@@ -184,9 +184,9 @@ class Watcher:
 
         def handle(message: scavenger_pb2.WatchNodesResponse) -> None:
             joined = [intake.node_fact(node) for node in message.joined]
-            left = list(message.left)
+            left_nodes = list(message.left)
             now = self.now()
-            self._take(lambda history: nodes_changed(history, joined, left, now, snapshot=message.snapshot))
+            self._take(lambda history: nodes_changed(history, joined, left_nodes, now, snapshot=message.snapshot))
 
         await self._follow(
             "scavenger", lambda: stub.WatchNodes(scavenger_pb2.WatchNodesRequest(in_pieces=True)), handle
@@ -308,13 +308,13 @@ class Watcher:
     async def _ended_jobs(self) -> list[JobFact]:
         """Jobs that have ended within the time that is kept."""
         stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own("job_manager"))
-        oldest, found = self.now() - KEPT_S, list[JobFact]()
+        oldest, ended = self.now() - KEPT_S, list[JobFact]()
         states = (resources_pb2.JOB_STATE_COMPLETED, resources_pb2.JOB_STATE_FAILED, resources_pb2.JOB_STATE_CANCELLED)
         request = job_manager_pb2.ListJobsRequest(states=states)
         async for page in all_pages_async(stub.ListJobs, request, timeout=2 * DEADLINE_SECONDS):
             facts = [job_intake.job_fact(job) for job in page.jobs]
-            found = [*found, *(fact for fact in facts if (fact.ended or 0.0) > oldest)][-MAX_JOBS:]
-        return found
+            ended = [*ended, *(fact for fact in facts if (fact.ended or 0.0) > oldest)][-MAX_JOBS:]
+        return ended
 
     async def _ask_source(self) -> None:
         stub = scavenger_pb2_grpc.ScavengerServiceStub(self._own("scavenger"))
@@ -341,15 +341,15 @@ class Watcher:
             request = allocator_pb2.ListUtilizationRequest(
                 since_unix_seconds=known[-1] + 1.0 if known else now - seconds
             )
-            found: list[MinuteUse] = []
+            recorded: list[MinuteUse] = []
             try:
                 async for page in all_pages_async(stub.ListUtilization, request, timeout=2 * DEADLINE_SECONDS):
-                    found += map(intake.minute_use, page.minutes)
+                    recorded += map(intake.minute_use, page.minutes)
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.UNIMPLEMENTED:  # an Allocator of the version before
                     raise
-            if found:
-                self._take(lambda history: utilization_recorded(history, found))
+            if recorded:
+                self._take(lambda history: utilization_recorded(history, recorded))
 
         while True:
             await _until_answered(ask)
@@ -406,26 +406,26 @@ class PastRecords:
     async def idle_changes(self, since: float) -> list[IdleFact]:
         """Changes of the idle set since a time, and the last whole set before it; none where they are not served."""
         stub = allocator_pb2_grpc.AllocatorServiceStub(self._channel("allocator"))
-        found: list[IdleFact] = []
+        changes: list[IdleFact] = []
         request = allocator_pb2.ListIdleChangesRequest()
         try:
             async for page in all_pages_async(stub.ListIdleChanges, request, timeout=2 * DEADLINE_SECONDS):
-                found += map(intake.idle_fact, page.changes)
-                wholes = [place for place, change in enumerate(found) if change.whole and change.time <= since]
+                changes += map(intake.idle_fact, page.changes)
+                wholes = [place for place, change in enumerate(changes) if change.whole and change.time <= since]
                 if wholes:
-                    del found[: wholes[-1]]
+                    del changes[: wholes[-1]]
         except grpc.aio.AioRpcError as error:
             if error.code() in _NOT_SERVED:
                 return []
             raise
-        return found
+        return changes
 
     async def stalls(self, job_ids: Sequence[str]) -> list[StallFact]:
         """The measured rescales of jobs."""
         stub = monitor_pb2_grpc.MonitorServiceStub(self._channel("monitor"))
-        found: list[StallFact] = []
+        stalls: list[StallFact] = []
         for first in range(0, len(job_ids), _JOBS_ASKED):
             request = monitor_pb2.ListScalingRecordsRequest(job_ids=job_ids[first : first + _JOBS_ASKED])
             answer = await stub.ListScalingRecords(request, timeout=2 * DEADLINE_SECONDS)
-            found += [stall for record in answer.records for stall in intake.stall_facts(record)]
-        return found
+            stalls += [stall for record in answer.records for stall in intake.stall_facts(record)]
+        return stalls

@@ -61,7 +61,7 @@ def now_tiles(history: History, since: float, until: float) -> list[tuple[str, s
     counts = dict(zip(USES, history.counts, strict=True))
     jobs = [job for job in history.jobs.values() if not job.final]
     training = sum(job.state in ("RUNNING", "RESCALING") for job in jobs)
-    taken = reclaims(history.releases, since, until)
+    reclaimed = reclaims(history.releases, since, until)
     rated = utilization_of(last_hour(history.utilization, history.now))
     covered = f"of the last {duration(rated.seconds)}" if rated else "two minutes after the start"
     return [
@@ -71,7 +71,7 @@ def now_tiles(history: History, since: float, until: float) -> list[tuple[str, s
         lost_tile(history, until),
         ("U", percent(rated.efficiency if rated else None), covered),
         ("U if rescaling were free", percent(rated.bound if rated else None), "same nodes, same jobs"),
-        ("Nodes taken back", number(taken.count), f"longest until free: {duration(taken.worst_s)}"),
+        ("Nodes taken back", number(reclaimed.count), f"longest until free: {duration(reclaimed.worst_s)}"),
     ]
 
 
@@ -106,13 +106,13 @@ def reclaim_rows(history: History, since: float, until: float) -> tuple[Row, ...
     """What the main queue could have noticed, of the period and of all that is kept."""
     rows = []
     for name, start in (("shown period", since), ("last 24 h", until - 86400.0)):
-        found = reclaims(history.releases, start, until)
+        reclaimed = reclaims(history.releases, start, until)
         cells = (
             Cell(name),
-            Cell(number(found.count), number=True),
-            Cell(duration(found.median_s), number=True),
-            Cell(duration(found.worst_s), number=True),
-            Cell(number(found.held_s / 3600.0, 4), number=True),
+            Cell(number(reclaimed.count), number=True),
+            Cell(duration(reclaimed.median_s), number=True),
+            Cell(duration(reclaimed.worst_s), number=True),
+            Cell(number(reclaimed.held_s / 3600.0, 4), number=True),
         )
         rows.append(Row(f"reclaims-{start == since}", cells))
     return tuple(rows)

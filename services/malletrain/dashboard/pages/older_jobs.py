@@ -67,9 +67,9 @@ def members_of(history: History, selection: Selection, user: str, older: Iterabl
         older: Jobs that JobManager has answered.
     """
     known = {job.id: job for job in older} | dict(history.jobs)
-    found = [job for job in known.values() if is_chosen(job, selection)]
-    found.sort(key=lambda job: (job.owner == user, len(job.id), job.id))
-    return sorted(found[-MAX_JOBS:], key=lambda job: (len(job.id), job.id))
+    members = [job for job in known.values() if is_chosen(job, selection)]
+    members.sort(key=lambda job: (job.owner == user, len(job.id), job.id))
+    return sorted(members[-MAX_JOBS:], key=lambda job: (len(job.id), job.id))
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ class OlderJobs:
         key = (viewer.token_id, viewer.user, selection.group, selection.owner)
         lock = self._of_user.setdefault(viewer.user, asyncio.Lock())
         async with lock:
-            asked, answer = self._kept.get(key, (0.0, OlderAnswer()))
-            if self._watcher.now() - asked < _KEPT_S:
+            asked_at, answer = self._kept.get(key, (0.0, OlderAnswer()))
+            if self._watcher.now() - asked_at < _KEPT_S:
                 return answer
             async with self._places:
-                answer = await _Search(self._watcher, viewer, selection.owner).found(words_of(selection.group))
+                answer = await _Search(self._watcher, viewer, selection.owner).jobs_of(words_of(selection.group))
             self._kept[key] = self._watcher.now(), answer
             self._kept.move_to_end(key)
             while len(self._kept) > _MAX_KEPT:
@@ -126,7 +126,7 @@ class _Search:
         self._until = watcher.now() + _SEARCH_S
         self._pages = _MAX_PAGES
 
-    async def found(self, words: Iterable[str]) -> OlderAnswer:
+    async def jobs_of(self, words: Iterable[str]) -> OlderAnswer:
         """The jobs of all words."""
         jobs: dict[str, JobFact] = {}
         whole = True
@@ -168,18 +168,18 @@ class _Search:
 
     async def _listed(self, request: job_manager_pb2.ListJobsRequest, pages: int) -> OlderAnswer:
         """Jobs of the pages of a listing, until there are enough of them."""
-        found: list[JobFact] = []
+        listed: list[JobFact] = []
         for _ in range(pages):
             if self._pages == 0 or self._watcher.now() > self._until:
-                return OlderAnswer(tuple(found), whole=False)
+                return OlderAnswer(tuple(listed), whole=False)
             self._pages -= 1
             answer: Any = await self._call("ListJobs", request)
             # A JobManager of the version before lists all jobs.
-            found += [fact for fact in map(job_fact, answer.jobs) if belongs(fact, request.group)]
+            listed += [fact for fact in map(job_fact, answer.jobs) if belongs(fact, request.group)]
             request.page_token = answer.next_page_token
-            if not request.page_token or len(found) >= MAX_JOBS:
-                return OlderAnswer(tuple(found))
-        return OlderAnswer(tuple(found), whole=False)
+            if not request.page_token or len(listed) >= MAX_JOBS:
+                return OlderAnswer(tuple(listed))
+        return OlderAnswer(tuple(listed), whole=False)
 
     async def _call(self, method: str, request: Any) -> Any:
         call = getattr(job_manager(self._watcher), method)

@@ -88,9 +88,9 @@ class SharedData:
     def series(self, key: Hashable, make: Callable[[], SeriesT]) -> SeriesT:
         """The series of this key, up to date; the least recently used are forgotten where there are too many."""
         if key not in self._series:
-            found = make()
-            found.refresh(self.history)
-            self._series[key] = found
+            series = make()
+            series.refresh(self.history)
+            self._series[key] = series
             while len(self._series) > _MAX_SERIES:
                 self._series.popitem(last=False)
         self._series.move_to_end(key)
@@ -107,7 +107,7 @@ class SharedData:
             self._cached[key] = make()
         return cast("ValueT", self._cached[key])
 
-    def kept(self, key: Hashable, make: Callable[[], ValueT]) -> ValueT:
+    def remembered(self, key: Hashable, make: Callable[[], ValueT]) -> ValueT:
         """What `make` returns, worked out once for what never changes; the least used of too many are forgotten."""
         if key not in self._kept:
             self._kept[key] = make()
@@ -119,7 +119,7 @@ class SharedData:
     def keep_answer(self, key: Hashable, answer: Any) -> None:
         """Keep what a service has answered, for `answer`; the least used of too many are forgotten."""
         self._kept.pop(key, None)
-        self.kept(key, lambda: answer)
+        self.remembered(key, lambda: answer)
 
     def answer(self, key: Hashable) -> Any:
         """What was kept for a key; None: nothing."""
@@ -220,17 +220,17 @@ class Page(ABC):
 
     def series(self, key: Hashable, make: Callable[[], SeriesT]) -> tuple[SeriesT, ColumnDataSource]:
         """Columns that the viewers share, and a source that follows them."""
-        found = self.shared.series(key, make)
-        source = ColumnDataSource(data=_arrays(found.columns))
-        self._bound.append((found, source, found.version))
-        return found, source
+        series = self.shared.series(key, make)
+        source = ColumnDataSource(data=_arrays(series.columns))
+        self._bound.append((series, source, series.version))
+        return series, source
 
     def html(self) -> str:
         """The page but for its end: all that is known before its figures are made."""
         regions = self._regions = self._all_regions()
         with shown_in(self.zone):
             zone = zone_in_words(self.history.now)
-        found: str = page_template().render(
+        beginning: str = page_template().render(
             page=self,
             title=f"{self.title} · MalleTrain",
             pages=[(text, self.selection.link(name), name == self.name) for name, text in PAGES],
@@ -242,7 +242,7 @@ class Page(ABC):
             zone=zone,
             csv=lambda name: self.selection.link(f"csv/{self.name}/{name}"),
         )
-        return found
+        return beginning
 
     def open(self, document: Document) -> None:
         """Fill a document with the figures."""
@@ -311,12 +311,12 @@ class Page(ABC):
         """The parts that change; the same object for all viewers to whom they look alike."""
 
         def make() -> Regions:
-            found = self.regions()
+            own = self.regions()
             shared = {
                 "services": self.shared.cached(("services", self.zone), self._services),
                 "spans": self.shared.cached(("spans", self.name, self.selection, self.zone), self._spans),
             }
-            return Regions({**shared, **found.texts}, found.tables, found.empty)
+            return Regions({**shared, **own.texts}, own.tables, own.empty)
 
         with shown_in(self.zone):
             return self.shared.cached((self.name, self.selection, self.theme, self.zone, self.own_key()), make)

@@ -46,12 +46,12 @@ class _Plain(RequestHandler):
     async def viewer(self) -> Viewer:
         """Who makes the request; others are refused."""
         try:
-            found = await self.context.viewers.verify(self.context.sessions.token(self.request))
+            viewer = await self.context.viewers.verify(self.context.sessions.token(self.request))
         except UnverifiableError:
             raise HTTPError(503) from None
-        if found is None:
+        if viewer is None:
             raise HTTPError(401)
-        return found
+        return viewer
 
     def deny(self, heading: str, text: str, status: int, following: str = "") -> None:
         self.set_status(status)
@@ -134,8 +134,8 @@ class Login(_Plain):
         return f"{self.context.sessions.cookie}_link"
 
     def _mark(self) -> str:
-        found = self.request.cookies.get(self._mark_cookie)
-        return found.value if found is not None else ""
+        cookie = self.request.cookies.get(self._mark_cookie)
+        return cookie.value if cookie is not None else ""
 
     async def _is_of_our_account(self, code: str) -> bool:
         """Whether a link may be for whoever asks; else the answer says why not. Not for codes that are void."""
@@ -229,25 +229,25 @@ class Files(_Plain):
 
     def get(self, name: str) -> None:
         """A file; one whose address has its version may be kept for good."""
-        found = file_named(name)
-        if found is None:
+        file = file_named(name)
+        if file is None:
             raise HTTPError(404)
-        self.set_header("Content-Type", found.type)
+        self.set_header("Content-Type", file.type)
         self.set_header("Vary", "Accept-Encoding")
-        current = self.get_query_argument("v", "") == found.version
+        current = self.get_query_argument("v", "") == file.version
         self.set_header("Cache-Control", "public, max-age=31536000, immutable" if current else "no-cache")
         if name == SCRIPTS:
-            self.set_cookie(SCRIPTS_COOKIE, found.version, httponly=True, samesite="Strict", path="/", expires_days=365)
-        self.finish(self._encoded(found))
+            self.set_cookie(SCRIPTS_COOKIE, file.version, httponly=True, samesite="Strict", path="/", expires_days=365)
+        self.finish(self._encoded(file))
         if name == SCRIPTS:
             self.context.scripts_asked.set()
             self.context.scripts_asked.clear()
 
-    def _encoded(self, found: File) -> bytes:
+    def _encoded(self, file: File) -> bytes:
         if "gzip" not in self.request.headers.get("Accept-Encoding", ""):
-            return found.content
+            return file.content
         self.set_header("Content-Encoding", "gzip")
-        return found.compressed
+        return file.compressed
 
 
 class Csv(_Plain):
@@ -257,14 +257,14 @@ class Csv(_Plain):
         """As CSV."""
         viewer, selection = await self.viewer(), Selection.of(self.request.arguments)
         try:
-            found = await data_of(self.context.shared, viewer, page, name, selection)
+            data = await data_of(self.context.shared, viewer, page, name, selection)
         except grpc.aio.AioRpcError as error:
             raise HTTPError(_HTTP_CODES.get(error.code(), 503)) from None
-        if found is None:
+        if data is None:
             raise HTTPError(404)
         self.set_header("Content-Type", "text/csv; charset=utf-8")
         self.set_header("Content-Disposition", f'attachment; filename="{name}.csv"')
-        self.finish(as_csv(found))
+        self.finish(as_csv(data))
 
 
 class WhatIfs(_Plain):
@@ -311,17 +311,17 @@ class Actions(_Plain):
     async def _confirming(self, viewer: Viewer, back: str) -> Viewer | None:
         """Whom the form's token stands for, if that is whoever looks at the page; None: the answer says why not."""
         try:
-            found = await self.context.viewers.verify(self.get_body_argument("token", "").strip())
+            confirming = await self.context.viewers.verify(self.get_body_argument("token", "").strip())
         except UnverifiableError:
             self._tell("Not done", "JobManager does not answer, so that nobody can tell whose token it is.", 503, back)
             return None
-        if found is None:
+        if confirming is None:
             self._tell("Not done", "This needs your token again; the services do not accept the one given.", 401, back)
             return None
-        if found.user != viewer.user:
+        if confirming.user != viewer.user:
             self._tell("Not done", f"This needs a token of {viewer.user}; the one given is another user's.", 403, back)
             return None
-        return found
+        return confirming
 
     async def _do(self, action: str, viewer: Viewer, selection: Selection) -> None:
         channel, own = self.context.shared.watcher.channel, viewer.metadata

@@ -58,8 +58,8 @@ class Sessions:
 
     def token(self, request: HTTPServerRequest) -> str:
         """The token of a browser; empty where it has no cookie of ours."""
-        found = request.cookies.get(self.cookie)
-        return self._tokens.get(found.value, "") if found is not None else ""
+        cookie = request.cookies.get(self.cookie)
+        return self._tokens.get(cookie.value, "") if cookie is not None else ""
 
 
 def hardened(handler: RequestHandler) -> None:
