@@ -19,7 +19,7 @@ def test_progress_that_decides_nothing_waits_and_is_shown() -> None:
     machine = running("a b", job_spec(target_samples=100))
     buffer, step = noted(machine, 99)
     assert step is None
-    assert (buffer.shown(machine.job()).samples, machine.job().samples) == (99, 0)
+    assert (buffer.with_newest_samples(machine.job()).samples, machine.job().samples) == (99, 0)
     stimulus = buffer.take(machine.state.jobs)
     assert stimulus == ProgressNoted(((ONE, 99),))
     before = machine.job()
@@ -51,7 +51,7 @@ def test_samples_may_go_back_after_a_rollback() -> None:
     buffer, _ = noted(machine, 99)
     buffer.note(machine.job(), Progressed(ONE, 0, stalled=False))
     assert buffer.take(machine.state.jobs) is None
-    assert buffer.shown(machine.job()).samples == 0
+    assert buffer.with_newest_samples(machine.job()).samples == 0
 
 
 def test_only_some_are_taken_and_jobs_that_have_ended_are_dropped() -> None:

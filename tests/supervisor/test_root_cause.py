@@ -184,11 +184,11 @@ def test_only_what_a_worker_wrote_itself_is_read(tmp_path: Path) -> None:
     log.write_text(OWN)
     tails = LogTails(tmp_path)
     tails.begin(Slot("n1", 0))
-    assert tails.said(Slot("n1", 0)).error == ""
+    assert tails.error_text(Slot("n1", 0)).error == ""
     with log.open("a") as file:
         file.write("killed\n")
-    assert tails.said(Slot("n1", 0)).error == "killed"
-    assert tails.said(Slot("n2", 0)).error == "", "no log"
+    assert tails.error_text(Slot("n1", 0)).error == "killed"
+    assert tails.error_text(Slot("n2", 0)).error == "", "no log"
 
 
 def watch(tmp_path: Path, left: int) -> FailureWatch:

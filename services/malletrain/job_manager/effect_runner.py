@@ -211,5 +211,5 @@ class EffectRunner:
         if job is None or job.incarnation != incarnation or job.stop is not None:
             return None
         fleet = job.fleet_id if job.spec.shares_across_nodes else ""
-        left = max(0, job.spec.max_restarts - job.counted_failures)
-        return LaunchOrder(job_id, incarnation, job.owner, job.spec, job.sequence, job.commanded, fleet, left)
+        restarts_left = max(0, job.spec.max_restarts - job.counted_failures)
+        return LaunchOrder(job_id, incarnation, job.owner, job.spec, job.sequence, job.commanded, fleet, restarts_left)

@@ -214,12 +214,12 @@ class Engine:
         with contextlib.suppress(DatabaseUnavailableError):
             await self._writer.stored()
 
-    async def apply_plan(self, plan: PlanReceived, taken: Callable[[Iterable[str]], None]) -> TransactionResult:
+    async def apply_plan(self, plan: PlanReceived, note_rescaled: Callable[[Iterable[str]], None]) -> TransactionResult:
         """Apply a plan, and wait until that is stored.
 
         Args:
             plan: The plan.
-            taken: Called with the jobs that it changes, before any command goes out.
+            note_rescaled: Called with the jobs that it changes, before any command goes out.
 
         Raises:
             StalePlanError: nothing of it fits the state.
@@ -229,7 +229,7 @@ class Engine:
         if self._writer.failing:
             raise DatabaseUnavailableError("job_manager")
         result = self.apply(plan)
-        taken(result.rescaled)
+        note_rescaled(result.rescaled)
         try:
             await self._writer.stored()
         except DatabaseUnavailableError as error:
@@ -252,9 +252,9 @@ class Engine:
             self._writer.add(Change([job]), self.state.jobs)
             self.jobs.publish(JobsChanged({job.id: job}, None, frozenset({job.id})))
 
-    def shown(self, job: Job) -> Job:
+    def with_newest_samples(self, job: Job) -> Job:
         """A job with its newest samples, which need not be part of the state yet."""
-        return self._progress.shown(job)
+        return self._progress.with_newest_samples(job)
 
     def samples_in_usage(self) -> dict[int, int]:
         """The newest samples of the jobs whose usage goes on, by number."""

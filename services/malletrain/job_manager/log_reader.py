@@ -75,7 +75,7 @@ class _Unread:
     times: LogTimes
 
     @property
-    def left(self) -> int:
+    def unread_bytes(self) -> int:
         """How many bytes are to be read."""
         return self.file.size - self.begin
 
@@ -186,10 +186,10 @@ class LogReader:
         count = max(1, len(files))
         most = min(MAX_ENTRIES, max(_MIN_TIMES, _MAX_TIMES // count))
         share = min(MAX_FILE_BYTES, max(_MIN_TIMES_BYTES, _TIMES_BYTES_PER_READ // count))
-        left = _TIMES_BYTES_PER_READ
+        budget = _TIMES_BYTES_PER_READ
         known: dict[str, tuple[tuple[int, int], LogTimes]] = {}
         for key, file in reversed(files.items()):
-            if left <= 0 and key not in self._times:
+            if budget <= 0 and key not in self._times:
                 continue
             try:
                 with open_plain(log_times_path(file.path)) as opened:
@@ -198,9 +198,9 @@ class LogReader:
                     before = self._times.get(key)
                     if before is not None and before[0] == version:
                         known[key] = version, before[1].reduced(most)
-                    elif (taken := min(share, status.st_size)) <= left:
-                        left -= taken
-                        known[key] = version, read_times(_end_of(opened, status.st_size, taken), most)
+                    elif (bytes_read := min(share, status.st_size)) <= budget:
+                        budget -= bytes_read
+                        known[key] = version, read_times(_end_of(opened, status.st_size, bytes_read), most)
             except OSError:
                 continue  # none was written, or the job has removed it
         self._times = known
@@ -223,20 +223,20 @@ class LogReader:
             limit = None if end >= part.file.size else end
             if limit is not None and limit <= part.begin:
                 continue
-            texts, taken = self._read_file(part, most, limit, to_the_end, states)
+            texts, bytes_read = self._read_file(part, most, limit, to_the_end, states)
             if not texts:
                 # The beginnings of many lines must not use up what others may take.
-                if taken == 0 or end - part.begin > _MAX_LINE_BYTES:
+                if bytes_read == 0 or end - part.begin > _MAX_LINE_BYTES:
                     silent.add(part.key)
                 continue
-            most -= taken
+            most -= bytes_read
             writer = writer_of(part.file.path)
             for text, position in texts:
                 known = part.times.ms_at(position)
                 # What was written after the last look is as old as the file, at most.
                 by = known or part.last_ms
-                told = by if known or fresh or part.times.sizes else 0
-                lines.append((by, WrittenLine(f"{writer} | {text}", part.key, position, told)))
+                time = by if known or fresh or part.times.sizes else 0
+                lines.append((by, WrittenLine(f"{writer} | {text}", part.key, position, time)))
         lines.sort(key=lambda line: line[0])
         return [line for _, line in lines], silent
 
@@ -255,18 +255,18 @@ class LogReader:
         key = part.key
         offset = self._offsets.get(key, 0)
         texts: list[tuple[str, int]] = []
-        taken, rest, at_end = 0, b"", False
+        bytes_read, rest, at_end = 0, b"", False
         try:
             with open_plain(part.file.path) as file:
                 if offset > os.fstat(file.fileno()).st_size:
                     offset = 0  # the job has put something else in its place
                 file.seek(offset)
-                while taken < most and not at_end:
+                while bytes_read < most and not at_end:
                     wanted = CHUNK_BYTES if limit is None else min(CHUNK_BYTES, limit - offset - len(rest))
                     chunk = file.read(wanted) if wanted > 0 else b""
                     at_end = len(chunk) < CHUNK_BYTES
                     *whole, rest = (rest + chunk).split(b"\n")
-                    taken += max(len(chunk), _MIN_LINE_COST * len(whole))
+                    bytes_read += max(len(chunk), _MIN_LINE_COST * len(whole))
                     for line in whole:
                         *parts, last = _parts(line)
                         for piece in parts:
@@ -291,7 +291,7 @@ class LogReader:
             self._add(texts, key, rest, offset)
             self._shown[key] = hash(text)
         self._offsets[key] = offset
-        return texts, taken
+        return texts, bytes_read
 
     def _add_part(self, texts: list[tuple[str, int]], key: str, part: bytes, end: int) -> None:
         """Add a part of a line that is too long. It always counts, so that whoever reads much also gets lines."""
@@ -316,13 +316,13 @@ def _until(unread: Sequence[_Unread], budget: int) -> tuple[int, int]:
     """
     parts = [(part, part.first_ms, part.last_ms) for part in unread]
     low, high = min(first for _, first, _ in parts), max(last for _, _, last in parts)
-    if sum(part.left for part in unread) <= budget:
+    if sum(part.unread_bytes for part in unread) <= budget:
         return high, high
     while high - low > 1:
         middle = (low + high) // 2
         if sum(part.end_at(middle) - part.begin for part, _, _ in parts) <= budget:
             low = middle
-            budget -= sum(part.left for part, _, last in parts if last <= low)
+            budget -= sum(part.unread_bytes for part, _, last in parts if last <= low)
             parts = [each for each in parts if each[2] > low]
         else:
             high = middle

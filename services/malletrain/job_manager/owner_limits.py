@@ -51,10 +51,10 @@ class OwnerBuckets:
             self._buckets = {owner: bucket for owner, bucket in self._buckets.items() if not bucket.at(now).is_full}
         known = self._buckets.get(owner)
         bucket = known.at(now) if known else TokenBucket.full(self._per_second, self._capacity, now)
-        taken = bucket.take(count)
-        if taken is None:
+        reduced = bucket.take(count)
+        if reduced is None:
             return bucket.wait_seconds(count)
-        self._buckets[owner] = taken
+        self._buckets[owner] = reduced
         return 0.0
 
 

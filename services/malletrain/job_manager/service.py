@@ -122,7 +122,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Open the store. Processes and peers are left alone until `run`."""
         self._section = section
         self._clock = clock
-        self._told_messages: MemoryByJob[resources_pb2.Job] = MemoryByJob()
+        self._service_messages: MemoryByJob[resources_pb2.Job] = MemoryByJob()
         state_dir = settings.state_dir.resolve()
         state_dir.mkdir(parents=True, exist_ok=True)
         self._certificates = CertificateRenewal(state_dir, (_SUPERVISOR,), clock, settings.tls.lifespan_seconds)
@@ -359,7 +359,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
         """One job."""
         del context
-        return pb.GetJobResponse(job=self._shown(await self._find_job(request.job_id)))
+        return pb.GetJobResponse(job=self._visible_message(await self._find_job(request.job_id)))
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
         """Jobs, oldest or newest first."""
@@ -383,7 +383,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                 if not _is_asked_for(job, request):
                     position = job.number
                     continue
-                jobs.append(self._told(job))
+                jobs.append(self._message_among_many(job))
                 held, position = held + jobs[-1].ByteSize(), job.number
                 if held >= MAX_BYTES:
                     break
@@ -448,16 +448,16 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                 yield pb.WatchJobsResponse(snapshot=first, jobs=jobs, plan_generation=generation, more=more)
                 first = False
             async for changed in changes:
-                told = changed.told(without_progress=request.without_progress)
-                if told or changed.generation is not None:
-                    for jobs, more in self._pieces(told, request):
+                for_watcher = changed.for_watcher(without_progress=request.without_progress)
+                if for_watcher or changed.generation is not None:
+                    for jobs, more in self._pieces(for_watcher, request):
                         yield pb.WatchJobsResponse(jobs=jobs, plan_generation=changed.generation or 0, more=more)
 
     def _pieces(
         self, jobs: Iterable[Job], request: pb.WatchJobsRequest
     ) -> Iterator[tuple[list[resources_pb2.Job], bool]]:
-        told = map(self._told, jobs)
-        return pieces(told) if request.in_pieces else iter([(list(told), False)])
+        messages = map(self._message_among_many, jobs)
+        return pieces(messages) if request.in_pieces else iter([(list(messages), False)])
 
     async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Context) -> pb.ApplyPlanResponse:
         """Apply a plan, or the part of it that fits, or refuse it as a whole."""
@@ -468,9 +468,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             (entry.job_id, self._assigned(entry, f"assignments[{index}].nodes"))
             for index, entry in enumerate(request.assignments)
         )
-        with self._spans.taking_plan(request.generation) as taken:
+        with self._spans.taking_plan(request.generation) as note_rescaled:
             result = await self._engine.apply_plan(
-                PlanReceived(request.generation, assignments, request.partial), taken
+                PlanReceived(request.generation, assignments, request.partial), note_rescaled
             )
         return pb.ApplyPlanResponse(
             rescaled_job_ids=result.rescaled,
@@ -536,11 +536,11 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         rows = self._store.events(wire.position(request.page_token), size + 1, number)
         token = str(rows[size - 1].sequence) if len(rows) > size else ""
         owners = self._store.owners({stored.event.job_id for stored in rows})
-        shown = (
+        messages = (
             event_visible_to(current_caller(), wire.event_message(stored), owners.get(stored.event.job_id, ""))
             for stored in rows[:size]
         )
-        events, more = next(pieces(shown))
+        events, more = next(pieces(messages))
         token = str(events[-1].sequence) if more else token
         return pb.ListJobEventsResponse(events=events, next_page_token=token)
 
@@ -563,22 +563,22 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         return job
 
     def _message(self, number: int) -> Any:
-        return self._shown(self._job(job_id(number)))
+        return self._visible_message(self._job(job_id(number)))
 
-    def _told(self, job: Job) -> resources_pb2.Job:
+    def _message_among_many(self, job: Job) -> resources_pb2.Job:
         """A job among many: services are told no more than they need."""
         if current_caller().role is not Role.SERVICE:
-            return self._shown(job)
-        terms = self._engine.shown(job), self._launcher.version_of(job.id)
+            return self._visible_message(job)
+        terms = self._engine.with_newest_samples(job), self._launcher.version_of(job.id)
         if job.state.final:
-            self._told_messages.forget(job.id)
+            self._service_messages.forget(job.id)
             return for_service(wire.job_message(*terms))
         # Several services follow the jobs, and are told the same.
-        return self._told_messages.value(job.id, terms, lambda: for_service(wire.job_message(*terms)))
+        return self._service_messages.value(job.id, terms, lambda: for_service(wire.job_message(*terms)))
 
-    def _shown(self, job: Job) -> resources_pb2.Job:
+    def _visible_message(self, job: Job) -> resources_pb2.Job:
         """A job as the caller may see it."""
-        message = wire.job_message(self._engine.shown(job), self._launcher.version_of(job.id))
+        message = wire.job_message(self._engine.with_newest_samples(job), self._launcher.version_of(job.id))
         return visible_to(current_caller(), message)
 
 

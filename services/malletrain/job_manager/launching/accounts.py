@@ -112,12 +112,12 @@ class AccountsOfOwners:
     def of_folder(self, folder: Path) -> Account | None:
         """Whose a folder is. Root makes these folders and gives them away, and nobody else can."""
         try:
-            found = folder.lstat()
+            status = folder.lstat()
         except FileNotFoundError:
             return None
-        if found.st_uid not in self._known:
-            self._known[found.st_uid] = _present_or_former(found.st_uid, found.st_gid)
-        return self._known[found.st_uid]
+        if status.st_uid not in self._known:
+            self._known[status.st_uid] = _present_or_former(status.st_uid, status.st_gid)
+        return self._known[status.st_uid]
 
     def may_end(self, environment: Mapping[str, str], user_ids: frozenset[int]) -> bool:
         """Whether they are those of the folder's owner: anybody can start a process that looks like one of a job."""

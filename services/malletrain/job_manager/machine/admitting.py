@@ -125,11 +125,11 @@ def _admit_by_burst_buffer(
 def _give_places(
     transaction: Transaction, admitted: Sequence[QueueEntry], places: Places, by_owner: Counter[str]
 ) -> None:
-    taken = by_owner.total()
+    place = by_owner.total()
     for entry in admitted:
-        taken += 1
+        place += 1
         by_owner[entry.owner] += 1
-        reason = f"admitted to place {taken} of {places.all}, waits for nodes"
+        reason = f"admitted to place {place} of {places.all}, waits for nodes"
         for job in entry.jobs:
             transaction.move(job, JobState.WAITING, JobReason.ADMITTED, reason)
 

@@ -213,8 +213,8 @@ def _lost_nodes(
 
 def _reduced(job: Job, nodes: tuple[str, ...], lost: Mapping[str, str]) -> tuple[str, ...] | None:
     """The largest permitted scale on what remains; nodes that the job has are kept first. None if there is none."""
-    left = job.whole(nodes, without(nodes, lost))
-    fitting = within(left, first_whole(job, left, frozenset(job.commanded)))
+    remaining = job.whole(nodes, without(nodes, lost))
+    fitting = within(remaining, first_whole(job, remaining, frozenset(job.commanded)))
     if not fitting or _migrates(job, fitting):
         return None
     return fitting
@@ -273,21 +273,21 @@ def _shrink_or_stop(transaction: Transaction, job: Job) -> None:
     surplus = set(job.commanded) - set(job.wanted)
     if job.state is not JobState.RUNNING or not surplus:
         return
-    kept = within(job.commanded, job.wanted)
+    staying = within(job.commanded, job.wanted)
     gained = _gained_nodes(job)
     available = bool(gained) and _are_free(transaction, job, gained)
     if available:
-        kept += gained
+        staying += gained
     if job.spec.grouped_nodes > 1:
-        kept = job.whole(job.wanted, kept)  # the plan's order says which nodes make a replica
-    if kept and not (available or job.may_have(len(kept))):
+        staying = job.whole(job.wanted, staying)  # the plan's order says which nodes make a replica
+    if staying and not (available or job.may_have(len(staying))):
         # The new scale needs nodes that are not free yet, and the scale without them is not permitted.
         _move_by_restart(transaction, job)
         return
-    if not set(kept).intersection(job.trained):
+    if not set(staying).intersection(job.trained):
         _move_by_restart(transaction, job)
         return
-    _rescale(transaction, job, kept)
+    _rescale(transaction, job, staying)
 
 
 def _move_by_restart(transaction: Transaction, job: Job) -> None:

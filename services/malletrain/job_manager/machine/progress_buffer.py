@@ -65,15 +65,15 @@ class ProgressBuffer:
             only: Identifiers of the jobs that are meant; None: all.
         """
         names = list(self._samples) if only is None else [name for name in only if name in self._samples]
-        taken = tuple((name, self._samples.pop(name)) for name in names)
-        known = tuple((name, samples) for name, samples in taken if name in jobs)
+        buffered = tuple((name, self._samples.pop(name)) for name in names)
+        known = tuple((name, samples) for name, samples in buffered if name in jobs)
         return ProgressNoted(known) if known else None
 
     def samples_of(self, job: Job) -> int:
         """The newest samples of a job."""
         return self._samples.get(job.id, job.samples)
 
-    def shown(self, job: Job) -> Job:
+    def with_newest_samples(self, job: Job) -> Job:
         """A job with its newest samples."""
         samples = self._samples.get(job.id)
         return job if samples is None or job.state.final else replace(job, samples=samples)

@@ -125,7 +125,7 @@ class JobsChanged:
         )
         return JobsChanged({**self.jobs, **later.jobs}, generation, only_progress)
 
-    def told(self, *, without_progress: bool) -> Collection[Job]:
+    def for_watcher(self, *, without_progress: bool) -> Collection[Job]:
         """The jobs that a watcher is told of.
 
         Args:

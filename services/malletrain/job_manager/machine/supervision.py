@@ -146,8 +146,8 @@ def _free_given_up_nodes(transaction: Transaction, job: Job, occupied: frozenset
     in_release = {release.node for release in job.releases}
     given_up = without(job.held, in_release.union(job.commanded))
     lingering = tuple(NodeRelease(node, transaction.now, left=False) for node in given_up if node in occupied)
-    kept = without(job.held, frozenset(given_up) - occupied)
-    transaction.put(job, held=kept, releases=job.releases + lingering)
+    still_held = without(job.held, frozenset(given_up) - occupied)
+    transaction.put(job, held=still_held, releases=job.releases + lingering)
 
 
 def handle_nodes_released(transaction: Transaction, released: NodesReleased) -> None:

@@ -78,17 +78,17 @@ class JobNotice:
         return json.dumps(content)
 
 
-def end_notice(sequence: int, event: JobEvent, job: Job | None, told: Collection[NoticeKind]) -> JobNotice | None:
+def end_notice(sequence: int, event: JobEvent, job: Job | None, kinds: Collection[NoticeKind]) -> JobNotice | None:
     """The notice of a row of the journal, if it says that a job has ended.
 
     Args:
         sequence: Number of the row.
         event: The row.
         job: Its job; None if it is no longer kept.
-        told: What is to be told.
+        kinds: What is to be told.
     """
     kind = _ENDS.get(event.to_state)
-    if kind is None or kind not in told or job is None or event.from_state is event.to_state:
+    if kind is None or kind not in kinds or job is None or event.from_state is event.to_state:
         return None
     return JobNotice(f"{sequence}", kind, event.unix_seconds, job)
 

@@ -61,7 +61,7 @@ class Notifier:
         self._jobs = jobs
         self._file = file
         self._clock = clock
-        self._told = read_told(file) or Told(store.last_sequence())
+        self._progress = read_progress(file) or NoticeProgress(store.last_sequence())
         self._log = structlog.get_logger(__name__).bind(receiver=name)
 
     async def run(self) -> None:
@@ -70,7 +70,7 @@ class Notifier:
         while True:
             try:
                 if not noted:
-                    await self._note(self._told)
+                    await self._note(self._progress)
                     noted = True
                 await self._tell_ends()
                 if NoticeKind.WAITING in self._settings.events:
@@ -81,7 +81,7 @@ class Notifier:
 
     async def _tell_ends(self) -> None:
         while True:
-            after = self._told.sequence
+            after = self._progress.sequence
             rows = await asyncio.to_thread(self._store.events, after, _ROWS, None)
             for row in rows:
                 if row.event.to_state.final:
@@ -89,27 +89,27 @@ class Notifier:
                     notice = end_notice(row.sequence, row.event, job, self._settings.events)
                     if notice is not None:
                         await self._tell(notice)
-                        await self._note(replace(self._told, sequence=row.sequence))
-            if rows and self._told.sequence != rows[-1].sequence:
-                await self._note(replace(self._told, sequence=rows[-1].sequence))
+                        await self._note(replace(self._progress, sequence=row.sequence))
+            if rows and self._progress.sequence != rows[-1].sequence:
+                await self._note(replace(self._progress, sequence=rows[-1].sequence))
             if len(rows) < _ROWS:
                 return
 
     async def _tell_waits(self) -> None:
         jobs = {job.id: job for job in self._jobs()}
         now = self._clock.time()
-        waits = waits_now(self._told.waits, jobs.values(), now)
-        if waits != self._told.waits:
-            await self._note(replace(self._told, waits=waits))
+        waits = waits_now(self._progress.waits, jobs.values(), now)
+        if waits != self._progress.waits:
+            await self._note(replace(self._progress, waits=waits))
         for job_id in due_waits(waits, self._settings.waiting_seconds, now):
             since = waits.since[job_id]
             await self._tell(JobNotice(f"{job_id}-{since:.0f}", NoticeKind.WAITING, now, jobs[job_id], now - since))
             waits = replace(waits, told=waits.told | {job_id})
-            await self._note(replace(self._told, waits=waits))
+            await self._note(replace(self._progress, waits=waits))
 
-    async def _note(self, told: Told) -> None:
-        await asyncio.to_thread(write_told, self._file, told)
-        self._told = told
+    async def _note(self, progress: NoticeProgress) -> None:
+        await asyncio.to_thread(write_progress, self._file, progress)
+        self._progress = progress
 
     async def _tell(self, notice: JobNotice) -> None:
         log = self._log.bind(job=notice.job.id, event_kind=notice.kind.value)
@@ -135,7 +135,7 @@ def open_notifiers(
 
 
 @dataclass(frozen=True)
-class Told:
+class NoticeProgress:
     """What a receiver has been told.
 
     Attributes:
@@ -147,12 +147,12 @@ class Told:
     waits: Waits = field(default_factory=Waits)
 
 
-def read_told(path: Path) -> Told | None:
+def read_progress(path: Path) -> NoticeProgress | None:
     """What the file says; None where there is none, or none that can be read: then only what is new is told."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         since = {str(job_id): float(time) for job_id, time in content["waiting_since"].items()}
-        return Told(int(content["sequence"]), Waits(since, frozenset(map(str, content["told_of"]))))
+        return NoticeProgress(int(content["sequence"]), Waits(since, frozenset(map(str, content["told_of"]))))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -160,15 +160,15 @@ def read_told(path: Path) -> Told | None:
         return None
 
 
-def write_told(path: Path, told: Told) -> None:
+def write_progress(path: Path, progress: NoticeProgress) -> None:
     """Write the file, completely or not at all.
 
     Raises:
         OSError: it can't be written.
     """
     content = {
-        "sequence": told.sequence,
-        "waiting_since": dict(told.waits.since),
-        "told_of": sorted(told.waits.told),
+        "sequence": progress.sequence,
+        "waiting_since": dict(progress.waits.since),
+        "told_of": sorted(progress.waits.told),
     }
     write_atomically(path, json.dumps(content), mode=_MODE)

@@ -156,9 +156,9 @@ def _finished(connection: sa.Connection, number: int, course: _Course, *, ended:
 def _spread(samples: int, days: Iterable[UsageAmounts]) -> Iterator[int]:
     """Samples of each day, as many as there are in all: by the node-seconds in which the job trained."""
     trained = [max(0.0, amounts.node_seconds - amounts.lost_node_seconds) for amounts in days]
-    whole, so_far, given = sum(trained), 0.0, 0
+    whole, so_far, spread = sum(trained), 0.0, 0
     for place, part in enumerate(trained):
         so_far += part
         upto = samples if place == len(trained) - 1 else round(samples * so_far / whole) if whole else 0
-        yield upto - given
-        given = upto
+        yield upto - spread
+        spread = upto

@@ -78,14 +78,14 @@ class ChangeSpans:
         """A plan is taken, or refused if the block raises. Call what it gives with the jobs that the plan changes."""
         span = self._tracer.begin("job_manager.take_plan", present_context(), plan__generation=generation)
 
-        def taken(job_ids: Iterable[str]) -> None:
+        def note_rescaled(job_ids: Iterable[str]) -> None:
             span.note(accepted=True, jobs=names(job_ids))
             for job_id in job_ids:
                 self._begin(job_id, "plan", span.context)
 
         refusal = ""
         try:
-            yield taken
+            yield note_rescaled
         except Exception as error:
             refusal = str(error)
             span.note(accepted=False, refusal=refusal)

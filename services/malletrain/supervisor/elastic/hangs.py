@@ -83,6 +83,6 @@ class ElasticHangs:
 
     def hung(self, membership: Membership, now: float) -> frozenset[Slot]:
         """Workers that have hung for too long."""
-        found = self.stopped.overdue(now) | self.lagging.overdue(now) | self.deaf.overdue(now)
+        overdue = self.stopped.overdue(now) | self.lagging.overdue(now) | self.deaf.overdue(now)
         broken = now >= self.broken_at + _BROKEN_SECONDS
-        return found | (membership.living - membership.ready) if broken else found
+        return overdue | (membership.living - membership.ready) if broken else overdue

@@ -359,9 +359,9 @@ class EventLoop:
         progress = self._group.progress
         ending = self._finishing or self._failing or progress.winding_down
         confirmed = self._published.confirmed_hosts if ending else progress.confirmed_hosts
-        kept = self._keeping.until is not None and not self._keeping.awaits_stop
+        without_workers = self._keeping.until is not None and not self._keeping.awaits_stop
         pids, overtaken = tuple(self._group.pids()), self._keeping.overtaken
-        seen = Seen(progress, tuple(confirmed), pids, dict(self._group.failures), kept, overtaken)
+        seen = Seen(progress, tuple(confirmed), pids, dict(self._group.failures), without_workers, overtaken)
         stopping = self._stopping or self._keeping.awaits_stop
         state = view(self._job_id, seen, stopping, self._outcome, self._message)
         self._idle_report = self._idle_report.seen(self._group.idleness(now := time.monotonic()), now)
@@ -454,9 +454,9 @@ class CommandReports:
             workers: Slot and process id of each worker; 0 where it is being started.
             confirmed_sequence: Of the newest SetHosts that was carried out.
         """
-        found = list(workers)
-        there = Counter(slot.host for slot, _ in found)
-        started = Counter(slot.host for slot, pid in found if pid > 0)
+        known = list(workers)
+        there = Counter(slot.host for slot, _ in known)
+        started = Counter(slot.host for slot, pid in known if pid > 0)
         for command in self._open:
             for host, wanted in list(command.waiting.items()):
                 if (started[host] >= wanted) if wanted else not there[host]:

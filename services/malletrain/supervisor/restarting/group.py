@@ -27,7 +27,7 @@ from malletrain.supervisor.workers.worker_exit import (
     WorkerExit,
     finish,
     is_over,
-    told_by,
+    with_error,
 )
 from malletrain.supervisor.workers.worker_pool import WorkerPool
 
@@ -184,7 +184,7 @@ class RestartingGroup:
             return None
         count = self._next.note_failure(ended.slot, now)
         verdict = restarting_exits.next_failure(ended, self._generation, count)
-        return told_by(verdict, self._next.tails.said(ended.slot))
+        return with_error(verdict, self._next.tails.error_text(ended.slot))
 
     def _see_member_end(self, ended: WorkerExit, facts: ExitFacts, now: float) -> Verdict | None:
         before = self._generation
@@ -287,7 +287,7 @@ class RestartingGroup:
         every = {slot for entry in commanded for slot in slots_of(*entry)}
         idle = frozenset(every - set(self._backend.slots(commanded)))
         if not (self._generation.waits_for_more and self._backend.is_ready()):
-            return idle | (self._told(commanded) or set(self._next.warm()))
+            return idle | (self._informed_slots(commanded) or set(self._next.warm()))
         booted = idle | set(self._next.warm())
         basis = self._generation.hosts, commanded
         self._promise = self._promise.seen(basis, self._generation.due(booted, now), now)
@@ -306,7 +306,7 @@ class RestartingGroup:
             self._promise = self._promise.narrowed(fewer, now)
         return idle
 
-    def _told(self, commanded: Hosts) -> set[Slot]:
+    def _informed_slots(self, commanded: Hosts) -> set[Slot]:
         """Slots of the next generation as its workers were told of it, if all of them wait for it.
 
         The one before has left for it. Others that have booted since come at the next change: with them those that are
@@ -317,8 +317,8 @@ class RestartingGroup:
             return set()
         places = self._backend.places(self._generation.epoch + 1, hosts)
         waiting = {slot: self._next.get(slot) for slot in self._next.warm() if slot in places}
-        told = {slot for slot, worker in waiting.items() if worker is not None and worker.place == places[slot]}
-        return told if told == set(places) else set()
+        informed = {slot for slot, worker in waiting.items() if worker is not None and worker.place == places[slot]}
+        return informed if informed == set(places) else set()
 
     def _form(self, ready: Set[Slot], now: float) -> None:
         slots = self._backend.slots(self._generation.target(ready, now))

@@ -139,8 +139,8 @@ class RemoteWorker:
 
     def terminate(self, grace: float) -> None:
         """Send SIGTERM: the worker may save its state, and then ends."""
-        asked = pb.TerminateWorker(worker=self.number, grace_seconds=grace)
-        self._send(pb.ControlWorkersRequest(terminate=asked))
+        request = pb.TerminateWorker(worker=self.number, grace_seconds=grace)
+        self._send(pb.ControlWorkersRequest(terminate=request))
 
     def kill(self) -> None:
         """Kill its process group."""
@@ -323,10 +323,10 @@ class AgentLink:
         if kind == "leaving":
             self.is_leaving = True
         elif kind == "idle_changed":
-            told, now = response.idle_changed, time.monotonic()
-            idle = math.isfinite(told.idle_seconds) and told.idle_seconds > 0
-            wait = Wait(told.wait) if int(told.wait) in set(map(int, Wait)) else Wait.OTHER
-            self.idleness = Idleness(now - told.idle_seconds, wait) if idle else None
+            change, now = response.idle_changed, time.monotonic()
+            idle = math.isfinite(change.idle_seconds) and change.idle_seconds > 0
+            wait = Wait(change.wait) if int(change.wait) in set(map(int, Wait)) else Wait.OTHER
+            self.idleness = Idleness(now - change.idle_seconds, wait) if idle else None
         elif kind == "swept":
             if (event := self._sweeps.pop(response.swept.request, None)) is not None:
                 event.set()

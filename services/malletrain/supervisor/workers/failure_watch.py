@@ -63,7 +63,7 @@ class FailureWatch:
             return
         if failed and self._ends and now > self._ends[0].at + _LATE_SECONDS and not rescued:
             self._ends.clear()
-        self._ends.append(MemberEnd(ended, now, self._tails.said(ended.slot), rescued, newcomer))
+        self._ends.append(MemberEnd(ended, now, self._tails.error_text(ended.slot), rescued, newcomer))
 
     @property
     def so_far(self) -> str:

@@ -28,7 +28,7 @@ class LogTails:
         except OSError:
             self._begins[slot] = 0
 
-    def said(self, slot: Slot) -> ErrorText:
+    def error_text(self, slot: Slot) -> ErrorText:
         """What the worker of a slot has said at its end; nothing if its log can't be read."""
         try:
             with open_plain(self._logs / worker_log(*slot)) as file:

@@ -241,8 +241,8 @@ class WorkerPool:
         Returns:
             Their slots.
         """
-        told = {slot: self._workers[slot].place for slot in self.warm() if slot in places}
-        wrong = [slot for slot, place in told.items() if place not in (None, places[slot])]
+        known_places = {slot: self._workers[slot].place for slot in self.warm() if slot in places}
+        wrong = [slot for slot, place in known_places.items() if place not in (None, places[slot])]
         self.kill(self._workers[slot] for slot in wrong)
         self._anew.update(wrong)
         if wrong:
