@@ -96,10 +96,10 @@ class MungeToken:
                 if self._needed:
                     raise
                 return ""
-            given = self._exchange(credential)
-            lifespan = unix_seconds(given.identity.expire_time) - unix_seconds(given.identity.issue_time)
+            answer = self._exchange(credential)
+            lifespan = unix_seconds(answer.identity.expire_time) - unix_seconds(answer.identity.issue_time)
             self._renew_at = self._monotonic() + lifespan / 2
-            self._token = given.token
+            self._token = answer.token
         return self._token
 
     def _exchange(self, credential: str) -> access_pb2.ExchangeMungeCredentialResponse:

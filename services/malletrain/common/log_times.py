@@ -222,12 +222,12 @@ class LogTimesWriter:
             with self._lock:
                 if log in self._logs:
                     self._logs[log] = seen
-                told = error is None or isinstance(error, FileNotFoundError) or log in self._warned
-                if not told:
+                is_known = error is None or isinstance(error, FileNotFoundError) or log in self._warned
+                if not is_known:
                     self._warned.add(log)
                 if ends and log in self._ending:
                     self._drop(log)
-            if not told:
+            if not is_known:
                 self._warn(f"when {log.name!r} was written is not kept: {error}")
 
     def _drop(self, log: Path) -> None:

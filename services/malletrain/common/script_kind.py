@@ -110,21 +110,21 @@ def _called(node: ast.Call) -> str:
 
 def _read_variables(node: ast.AST) -> Iterator[str]:
     """Variables of a place that are read here, as `os.environ["RANK"]`, or asked for by `"RANK" in os.environ`."""
-    asked: ast.expr | None = None
+    key: ast.expr | None = None
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-        asked = node.slice
+        key = node.slice
     elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-        asked = node.left
+        key = node.left
     elif isinstance(node, ast.Call) and node.args:
         name = _called(node)
         if name in _READERS:
-            asked = node.args[0]
+            key = node.args[0]
         elif name == "add_argument":
             texts = {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
             if texts & _OPTIONS:
                 yield "LOCAL_RANK"
-    if isinstance(asked, ast.Constant) and asked.value in _PLACE:
-        yield asked.value
+    if isinstance(key, ast.Constant) and key.value in _PLACE:
+        yield key.value
 
 
 ReadFile = Callable[[Path], bytes | None]
@@ -441,8 +441,8 @@ def _kind_by_torch(evidence: Evidence) -> ScriptKind:
     initialises = any(name.rpartition(".")[2] in _INITIALISERS for name in evidence.names | evidence.imports)
     spawns = evidence.uses("torch", "spawn", "start_processes")
     forks = evidence.uses("torch", "Process") or evidence.uses("multiprocessing", "Process")
-    told = "init_process_group.world_size" in evidence.keywords
-    if initialises and (spawns or ((forks or told) and not evidence.place)):
+    names_world_size = "init_process_group.world_size" in evidence.keywords
+    if initialises and (spawns or ((forks or names_world_size) and not evidence.place)):
         return ScriptKind.OWN_RANKS
     several = any(evidence.imports_any(package) and evidence.uses(package, *ends) for package, ends in _TRAINERS)
     lightning = evidence.imports_any(*_LIGHTNING) and bool(

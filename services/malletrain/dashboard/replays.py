@@ -171,7 +171,7 @@ class Replays:
             OSError: it can't be started.
         """
         request = json.dumps(self._request(what_if)).encode()
-        process = await start_command(self._command, os.environ, given=request, line_bytes=_MAX_LINE_LENGTH)
+        process = await start_command(self._command, os.environ, stdin=request, line_bytes=_MAX_LINE_LENGTH)
         try:
             comparison, error_output, status = await asyncio.gather(
                 self._answer(process), process.stderr.read(), process.wait()

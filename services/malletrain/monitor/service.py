@@ -174,13 +174,15 @@ class _WriteBatch:
 
     def followed_by(self, later: _WriteBatch) -> _WriteBatch:
         """Both as one."""
-        kept = {job_id: job for job_id, job in self.jobs.items() if job_id not in later.forgotten}
-        told = dict(self.acknowledgements)
+        jobs = {job_id: job for job_id, job in self.jobs.items() if job_id not in later.forgotten}
+        acknowledgements = dict(self.acknowledgements)
         for stream, fresh in later.acknowledgements.items():
-            told[stream] = told[stream].followed_by(fresh) if stream in told else fresh
+            acknowledgements[stream] = (
+                acknowledgements[stream].followed_by(fresh) if stream in acknowledgements else fresh
+            )
         metrics = (*(batch for batch in self.metrics if batch.job_id not in later.forgotten), *later.metrics)
         forgotten = self.forgotten | later.forgotten
-        return _WriteBatch(kept | dict(later.jobs), forgotten, told, newest_values(metrics))
+        return _WriteBatch(jobs | dict(later.jobs), forgotten, acknowledgements, newest_values(metrics))
 
 
 class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
@@ -408,8 +410,8 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         await self._inbox.put(_Received(stream, None))
         self._reporter_ended.set()
 
-    def _compare_workers(self, job_id: str, told: Sequence[WorkerTime]) -> None:
-        for change in self._stragglers.take(job_id, told, self._clock.monotonic()):
+    def _compare_workers(self, job_id: str, times: Sequence[WorkerTime]) -> None:
+        for change in self._stragglers.take(job_id, times, self._clock.monotonic()):
             worker = change.worker
             self._log.warning(
                 "a worker is slower than the others of its job" if change.slow else "a worker is no longer slow",
@@ -458,12 +460,12 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         match effect:
             case StoreJobs():
                 sequence_of = self._machine.trackers.sequence
-                told = {
+                acknowledgements = {
                     stream: _Acknowledgement(sequence_of(stream.job_id, stream.reporter_id), ended)
                     for stream, ended in streams.items()
                 }
                 jobs = {job.job_id: job for job in effect.jobs}
-                self._changes.add(_WriteBatch(jobs, frozenset(effect.forgotten), told))
+                self._changes.add(_WriteBatch(jobs, frozenset(effect.forgotten), acknowledgements))
             case CountRecords():
                 self._metrics.received(effect.records, effect.dropped)
             case CountRescales():
@@ -515,7 +517,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
                 batches, values = logged.setdefault(entry.stream, ([], []))
                 batches.append(entry.batch)
                 values.extend(entry.values)
-        metrics, told = [], {}
+        metrics, acknowledgements = [], {}
         for stream, (batches, values) in logged.items():
             known = stream.samples_by_time = stream.samples_by_time or SamplesByTime()
             tracker = self._machine.trackers.find(stream.job_id)
@@ -526,9 +528,9 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             owner = self._budget.owner_of(stream.job_id)
             metrics.append(LoggedBatch(stream.job_id, owner, stream.reporter_id, numbered))
             sequence = self._machine.trackers.sequence(stream.job_id, stream.reporter_id)
-            told[stream] = _Acknowledgement(sequence, False, values[-1].number)
+            acknowledgements[stream] = _Acknowledgement(sequence, False, values[-1].number)
         if metrics:
-            self._changes.add(_WriteBatch(acknowledgements=told, metrics=tuple(metrics)))
+            self._changes.add(_WriteBatch(acknowledgements=acknowledgements, metrics=tuple(metrics)))
 
     def _write(self, batch: _WriteBatch) -> None:
         """Store a batch; in a thread."""

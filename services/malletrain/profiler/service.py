@@ -176,10 +176,10 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         job = self._machine.jobs.get(profile.job_id)
         if not profile.family or owns(current_caller(), job.owner if job else ""):
             return profile
-        shown = profiler_pb2.Profile()
-        shown.CopyFrom(profile)
-        shown.ClearField("family")
-        return shown
+        visible = profiler_pb2.Profile()
+        visible.CopyFrom(profile)
+        visible.ClearField("family")
+        return visible
 
     def _read_profile(self, job_id: str) -> profiler_pb2.Profile:
         if not job_id:

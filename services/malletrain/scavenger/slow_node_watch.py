@@ -90,8 +90,8 @@ class SlowNodeWatch:
         self._note(nodes)
         for name, node in now.items():
             if name not in before or before[name].counts != node.counts:
-                said = "a node counts as slow" if node.counts else "a node is called slow"
-                self._log.warning(said, node=name, reason=node.reason)
+                event = "a node counts as slow" if node.counts else "a node is called slow"
+                self._log.warning(event, node=name, reason=node.reason)
         for name in before.keys() - now.keys():
             self._log.info("a node is no longer called slow", node=name)
 

@@ -178,11 +178,11 @@ def _without_dominated(points: Ints, words: NDArray[np.uint64]) -> tuple[Ints, N
     """The distinct points that no other one dominates, each with the largest word."""
     order = np.lexsort((words, *points[::-1]))[::-1]
     points, words = points[:, order], words[order]
-    kept = []
+    places = []
     left = np.arange(len(words))
     while len(left):
         # The largest of those that are left: none of them dominates it.
         first = left[0]
-        kept.append(first)
+        places.append(first)
         left = left[(points[:, left] > points[:, first, None]).any(axis=0)]
-    return points[:, kept], words[kept]
+    return points[:, places], words[places]

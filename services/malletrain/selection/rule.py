@@ -143,10 +143,10 @@ class AdaptiveTradeOff:
         if self._seen is not None:
             since_s, before_nodes, before_gb = self._seen
             passed = now_s - since_s
-            kept = 0.5 ** (passed / self._half_life_s)
-            self._seconds = self._seconds * kept + passed
-            self._nodes = self._nodes * kept + passed * before_nodes
-            self._burst_buffer = self._burst_buffer * kept + passed * before_gb
+            decay = 0.5 ** (passed / self._half_life_s)
+            self._seconds = self._seconds * decay + passed
+            self._nodes = self._nodes * decay + passed * before_nodes
+            self._burst_buffer = self._burst_buffer * decay + passed * before_gb
         self._seen = now_s, nodes / self._machine.nodes, burst_buffer_gb / self._machine.burst_buffer_gb
         if self._seconds > 0:
             self.factor = self._of(self._nodes, self._burst_buffer)

@@ -100,7 +100,7 @@ async def _scripted(node: str, limits: CheckLimits) -> list[str]:
             async with asyncio.timeout(_BOOT_SECONDS):
                 begun = await process.stdout.readline()
             async with asyncio.timeout(limits.script_seconds):
-                said = await _said(process)
+                output = await _said(process)
                 status = await process.wait()
     except TimeoutError:
         return [f"{name} has not ended within {limits.script_seconds:g} s" if begun else _NO_PROGRAM]
@@ -108,7 +108,7 @@ async def _scripted(node: str, limits: CheckLimits) -> list[str]:
         return [f"no program can be started ({error.strerror})"]
     if status == 0:
         return []
-    first = next((line for line in said.splitlines() if line.strip()), "")
+    first = next((line for line in output.splitlines() if line.strip()), "")
     return [f"{name} ended with {status}" + (f": {shown(first, MAX_REASON_LENGTH // 2)}" if first else "")]
 
 
@@ -119,10 +119,10 @@ async def _said(process: RunningCommand) -> str:
 
 
 async def _beginning(stream: asyncio.StreamReader) -> str:
-    kept = b""
+    beginning = b""
     while piece := await stream.read(_PIECE):
-        kept += piece[: _MAX_SAID_BYTES - len(kept)]
-    return kept.decode(errors="replace")
+        beginning += piece[: _MAX_SAID_BYTES - len(beginning)]
+    return beginning.decode(errors="replace")
 
 
 @asynccontextmanager

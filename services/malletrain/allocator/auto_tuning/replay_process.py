@@ -73,7 +73,7 @@ class ReplayProcess:
 
     async def _answer(self, order: TuningOrder) -> TuningAnswer:
         environment = {**os.environ, **_ONE_THREAD, "TMPDIR": str(self._folder.absolute())}
-        process = await start_command(self._command, environment, given=to_json(order).encode())
+        process = await start_command(self._command, environment, stdin=to_json(order).encode())
         self._process = process
         output, errors = await process.communicate()
         if process.returncode:

@@ -139,8 +139,8 @@ def next_steps(trials: Iterable[TrialView], jobs: Mapping[str, TrialJob | None],
         elif trial.is_pruned:
             cancel.append(trial.job_id)
     left = len(running) - len(tell)
-    asked = sum(trial.is_counted for trial in known)
-    wanted = max(0, plan.trials - asked)
+    counted = sum(trial.is_counted for trial in known)
+    wanted = max(0, plan.trials - counted)
     return NextSteps(
         tell=tuple(tell),
         cancel=tuple(cancel),

@@ -88,10 +88,10 @@ class Standby:
         poll.register(self.connection, select.POLLIN)
         looked = time.monotonic()
         while True:
-            asked = bool(poll.poll(_IDLE_MS))
-            if asked and (order := self._answer()) is not None:
+            has_request = bool(poll.poll(_IDLE_MS))
+            if has_request and (order := self._answer()) is not None:
                 return order
-            if not asked and time.monotonic() - looked > _PACKAGES_SECONDS:
+            if not has_request and time.monotonic() - looked > _PACKAGES_SECONDS:
                 looked = time.monotonic()
                 self._preload.check_packages()
             with contextlib.suppress(ChildProcessError):

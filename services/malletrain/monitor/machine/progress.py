@@ -312,11 +312,11 @@ def steady_spans(records: RecordColumns) -> list[tuple[int, int]]:
         return []
     seconds, workers = np.asarray(records.unix_seconds, float), np.asarray(records.workers, np.int64)
     samples, positions = np.asarray(records.samples, np.int64), np.asarray(records.positions, np.int64)
-    told, begins = positions != NO_POSITION, np.maximum(0, positions - samples)
-    steady = (workers[1:] == workers[:-1]) & (seconds[1:] >= seconds[:-1]) & (told[1:] == told[:-1])
+    has_position, begins = positions != NO_POSITION, np.maximum(0, positions - samples)
+    steady = (workers[1:] == workers[:-1]) & (seconds[1:] >= seconds[:-1]) & (has_position[1:] == has_position[:-1])
     # A record without samples leaves its time to the next one, which is not steady either.
     steady &= (samples[1:] > 0) & (samples[:-1] > 0)
-    steady &= ~told[1:] | (positions[:-1] <= begins[1:])
+    steady &= ~has_position[1:] | (positions[:-1] <= begins[1:])
     edges = np.flatnonzero(np.diff(steady, prepend=False, append=False)) + 1
     spans = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
     return [(begin, end) for begin, end in spans if end - begin >= MIN_RECORDS]

@@ -71,11 +71,11 @@ class RecordedMonitor(RecordedMachine[MonitorMachine, Stimulus, Advanced]):
         """Batches without their records, which may be thousands."""
         if not isinstance(stimulus, BatchesReported):
             return super().describe(stimulus)
-        told = (
+        batches = (
             f"{len(batch.records)} records of {batch.reporter_id!r} from {batch.first_sequence}"
             for batch in stimulus.batches
         )
-        return f"BatchesReported({', '.join(told)})"
+        return f"BatchesReported({', '.join(batches)})"
 
     def concerns(self, stimulus: Stimulus, job_id: str) -> bool:
         """Whether a stimulus is about a job."""

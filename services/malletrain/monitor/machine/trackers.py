@@ -442,10 +442,10 @@ class JobTrackers:
 
     def keep_commands(self, job_ids: Collection[str]) -> None:
         """Forget the commands of jobs without records, and where they are, unless they are among these."""
-        kept = set(job_ids)
-        for job_id in self._early_commands.keys() - kept:
+        kept_ids = set(job_ids)
+        for job_id in self._early_commands.keys() - kept_ids:
             del self._early_commands[job_id]
-        for job_id in self._early_spans.keys() - kept:
+        for job_id in self._early_spans.keys() - kept_ids:
             del self._early_spans[job_id]
 
     def forget(self, job_ids: Collection[str]) -> None:

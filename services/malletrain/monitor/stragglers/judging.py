@@ -84,15 +84,15 @@ class JobWorkers:
     _scores: dict[int, int] = field(default_factory=dict)
     _slow: dict[int, SlowWorker] = field(default_factory=dict)
 
-    def take(self, told: Iterable[WorkerTime], share: float, now: float) -> None:
+    def take(self, times: Iterable[WorkerTime], share: float, now: float) -> None:
         """Compare what workers have told with what the others say.
 
         Args:
-            told: Messages of workers; those on nodes that are none of the job's are left out.
+            times: Messages of workers; those on nodes that are none of the job's are left out.
             share: A worker that is slower by more than this is slow.
             now: Monotonic time in seconds.
         """
-        fresh = [time for time in told if time.node in self.nodes]
+        fresh = [time for time in times if time.node in self.nodes]
         self._times.update((time.rank, (time, now)) for time in fresh)
         known = {rank: (time, at) for rank, (time, at) in self._times.items() if now - at <= _FORGET_SECONDS}
         for rank in self._times.keys() - known.keys():

@@ -99,12 +99,12 @@ class StragglerBook:
             elif (known := self._jobs.get(job_id)) is None or known.nodes != job.nodes:
                 self._jobs[job_id] = JobWorkers(job.owner, job.nodes)
 
-    def take(self, job_id: str, told: Iterable[WorkerTime], now: float) -> list[SlowChange]:
+    def take(self, job_id: str, times: Iterable[WorkerTime], now: float) -> list[SlowChange]:
         """Take in what workers of a job have told.
 
         Args:
             job_id: The job; one that has no nodes says nothing.
-            told: Their messages.
+            times: Their messages.
             now: Monotonic time in seconds.
 
         Returns:
@@ -114,7 +114,7 @@ class StragglerBook:
         if workers is None:
             return []
         before = {worker.rank: worker for worker in workers.slow}
-        workers.take(told, self.options.share, now)
+        workers.take(times, self.options.share, now)
         after = {worker.rank: worker for worker in workers.slow}
         self._hold_against_nodes(job_id, workers, now)
         return [
@@ -135,11 +135,11 @@ class StragglerBook:
             if len(words) > _MAX_OWNERS:
                 del words[next(iter(words))]
         oldest = now - self.options.remember_seconds
-        kept = (
+        current = (
             (name, {owner: word for owner, word in words.items() if word.at >= oldest})
             for name, words in self._words.items()
         )
-        self._words = {name: words for name, words in kept if words}
+        self._words = {name: words for name, words in current if words}
 
     def slow_workers(self, job_id: str) -> list[SlowWorker]:
         """Workers of a job that are slow, the slowest first."""
@@ -159,8 +159,8 @@ class StragglerBook:
         """Nodes that jobs call slow, in the order of their names."""
         slow = []
         for name, words in sorted(self._words.items()):
-            kept = [word for word in words.values() if now - word.at <= self.options.remember_seconds]
-            if kept:
-                worst = max(kept, key=lambda word: word.share)
-                slow.append(SlowNode(name, worst.share, len(kept), worst.job_id))
+            current = [word for word in words.values() if now - word.at <= self.options.remember_seconds]
+            if current:
+                worst = max(current, key=lambda word: word.share)
+                slow.append(SlowNode(name, worst.share, len(current), worst.job_id))
         return slow

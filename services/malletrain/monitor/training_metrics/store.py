@@ -110,12 +110,12 @@ class LoggedBatch:
 def newest_values(batches: Sequence[LoggedBatch]) -> tuple[LoggedBatch, ...]:
     """These batches, or the newest of them: while the database is away, no more than 2048 values of a job wait."""
     waiting: Counter[str] = Counter()
-    kept = []
+    newest = []
     for batch in reversed(batches):
         if not waiting[batch.job_id] or waiting[batch.job_id] + len(batch.values) <= _WAITING_VALUES:
             waiting[batch.job_id] += len(batch.values)
-            kept.append(batch)
-    return tuple(reversed(kept))
+            newest.append(batch)
+    return tuple(reversed(newest))
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ class MetricStore:
         with self._engine.connect() as connection:
             ends = {name: end for name, end in _ends(connection, job_id).items() if not names or name in names}
             wanted = sorted(name for name in ends if name > after)
-            shown = wanted[:limit]
-            histories = {name: _with_end(_closed(connection, job_id, name), ends[name].last) for name in shown}
+            page = wanted[:limit]
+            histories = {name: _with_end(_closed(connection, job_id, name), ends[name].last) for name in page}
         return JobHistories(self.owner(job_id) or "", histories, len(wanted) > limit)
 
     def _add(self, connection: Connection, batch: LoggedBatch) -> None:
@@ -254,9 +254,9 @@ def _extend(
         if point is not None:
             closed.append(point)
         if end.is_full:
-            kept, end = thinned([*_closed(connection, *key), *closed], end)
+            stored, end = thinned([*_closed(connection, *key), *closed], end)
             connection.execute(delete(_POINTS).where(_POINTS.c.job_id == key[0], _POINTS.c.name == key[1]))
-            closed = kept
+            closed = stored
     assert end is not None
     if closed:
         connection.execute(insert(_POINTS), [{"job_id": key[0], "name": key[1], **_row(point)} for point in closed])

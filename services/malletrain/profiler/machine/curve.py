@@ -242,14 +242,14 @@ def _error(point: CurvePoint, known: Sequence[CurvePoint]) -> float:
 
 
 def _checked(name: str, points: Sequence[CurvePoint]) -> list[CurvePoint]:
-    kept = sorted((point for point in points if point.nodes > 0), key=lambda point: point.nodes)
-    for point, following in pairwise(kept):
+    ordered = sorted((point for point in points if point.nodes > 0), key=lambda point: point.nodes)
+    for point, following in pairwise(ordered):
         if point.nodes == following.nodes:
             raise InvalidInputError(f"{name}.nodes", "each scale once", point.nodes)
-    for point in kept:
+    for point in ordered:
         if not math.isfinite(point.rate) or point.rate < 0:
             raise InvalidInputError(f"{name}.rate", "a finite figure of at least 0 samples/s", point.rate)
-    return kept
+    return ordered
 
 
 def _grid(max_nodes: int, scales: Iterable[int]) -> list[int]:

@@ -183,15 +183,15 @@ def _least_squares(terms: tuple[_Term, ...], points: Sequence[CurvePoint]) -> li
     best, least = [min(point.nodes / point.rate for point in points), *[0.0] * len(terms)], math.inf
     for size in range(len(terms) + 1):
         for chosen in combinations(range(1, len(terms) + 1), size):
-            kept = (0, *chosen)
-            solution = _solved([[row[column] for column in kept] for row in rows], goals)
+            columns = (0, *chosen)
+            solution = _solved([[row[column] for column in columns] for row in rows], goals)
             if solution is None or solution[0] <= 0 or min(solution) < 0:
                 continue
-            fitted = [sum(row[column] * value for column, value in zip(kept, solution, strict=True)) for row in rows]
+            fitted = [sum(row[column] * value for column, value in zip(columns, solution, strict=True)) for row in rows]
             misfit = sum((value - goal) ** 2 for value, goal in zip(fitted, goals, strict=True))
             if misfit < least * (1 - 1e-9):
                 best, least = [0.0] * (len(terms) + 1), misfit
-                for column, value in zip(kept, solution, strict=True):
+                for column, value in zip(columns, solution, strict=True):
                     best[column] = value
     return best
 

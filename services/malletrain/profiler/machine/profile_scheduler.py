@@ -321,11 +321,11 @@ def _climb(
 def _climb_requests(run: ProfileRun, job: JobView, pool: ClusterView) -> dict[str, ScaleRequest]:
     """All jobs keep their scale, but the donor shrinks; the job grows as soon as there are enough nodes for it."""
     requests = {other.job_id: ScaleRequest() for other in pool.jobs}
-    given = 0
+    from_donor = 0
     if run.donor:
         requests[run.donor] = ScaleRequest(run.donor_nodes)
-        given = max(0, pool.by_id()[run.donor].nodes - run.donor_nodes)
-    if job.nodes + pool.free + given >= run.top:
+        from_donor = max(0, pool.by_id()[run.donor].nodes - run.donor_nodes)
+    if job.nodes + pool.free + from_donor >= run.top:
         requests[run.job_id] = ScaleRequest(run.top, grow=True)
     return requests
 
@@ -339,8 +339,8 @@ def _with_donor(state: ProfilingState, run: ProfileRun, job: JobView, pool: Clus
     new_donor = next_donor(_donor_candidates(run.job_id, pool), state.interruptions) if missing > 0 else None
     if new_donor is None:
         return state.with_run(replace(run, donor="", donor_nodes=0))
-    kept = new_donor.scale_after_giving(missing)
-    run = replace(run, donor=new_donor.job_id, donor_nodes=kept, donors=(*run.donors, new_donor.job_id))
+    remaining = new_donor.scale_after_giving(missing)
+    run = replace(run, donor=new_donor.job_id, donor_nodes=remaining, donors=(*run.donors, new_donor.job_id))
     return replace(state.with_run(run), interruptions=state.interruptions.interrupted(new_donor.job_id))
 
 

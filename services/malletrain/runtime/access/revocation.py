@@ -109,12 +109,12 @@ class RevocationFile:
         self._write(self._revoked.with_user(user, self._clock.time()))
 
     def _write(self, revoked: RevokedTokens) -> None:
-        kept = revoked.without_expired(self._clock.time())
-        if len(kept) > _MAX_ENTRIES:
+        current = revoked.without_expired(self._clock.time())
+        if len(current) > _MAX_ENTRIES:
             raise UnavailableError(
                 f"{_MAX_ENTRIES} tokens are revoked already; replace {self._path.with_name('token.key')} instead"
             )
-        text = json.dumps({"tokens": dict(kept.tokens), "users": dict(kept.users)}, indent=1)
+        text = json.dumps({"tokens": dict(current.tokens), "users": dict(current.users)}, indent=1)
         try:
             write_atomically(self._path, text, mode=0o600)
             self._read()

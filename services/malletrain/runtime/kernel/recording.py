@@ -264,9 +264,9 @@ def tell_story(
     """
     rows = [line for line in lines if not job_id or line.job_id == job_id][-_STORY_LINES:]
     about = [timed for timed in stimuli if not job_id or machine.concerns(timed.stimulus, job_id)][-_STORY_STIMULI:]
-    told = [(row.unix_seconds, 1, row.text) for row in rows]
-    told += [(timed.now.unix_seconds, 0, f"<- {machine.describe(timed.stimulus)}") for timed in about]
-    return tuple(f"{seconds:.3f} {text}" for seconds, _, text in sorted(told))
+    entries = [(row.unix_seconds, 1, row.text) for row in rows]
+    entries += [(timed.now.unix_seconds, 0, f"<- {machine.describe(timed.stimulus)}") for timed in about]
+    return tuple(f"{seconds:.3f} {text}" for seconds, _, text in sorted(entries))
 
 
 def recording_to_json(recording: Recording) -> dict[str, Any]:

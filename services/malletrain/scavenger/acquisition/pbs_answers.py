@@ -144,7 +144,7 @@ def _node(job: Mapping[str, Any]) -> str:
     requested = _REQUESTED.search(str(resources.get("select", ""))) if isinstance(resources, dict) else None
     if requested:
         pairs = itertools.pairwise(_arguments(job))
-        told = next((name for option, name in pairs if option == "--node"), "")
-        return told if node_of_unit(told) == requested[1] else requested[1]
+        node_option = next((name for option, name in pairs if option == "--node"), "")
+        return node_option if node_of_unit(node_option) == requested[1] else requested[1]
     running = _HOST.match(str(job.get("exec_host", "")))
     return running[1] if running else ""

@@ -262,13 +262,13 @@ class PlaceholderState:
         Returns:
             The state in which the cancelled ones are marked, and what is to be done.
         """
-        kept = {node: until for node, until in self.avoided_until.items() if until > now}
+        still_avoided = {node: until for node, until in self.avoided_until.items() if until > now}
         useless = frozenset[str]()
         if worth is not None:
             # Nodes on which work runs first: there is work for them.
             useless = worth.useless(sorted(self.active_nodes, key=lambda node: (node in self.idle_since, node)))
         wanted += len(useless)
-        state, cancel = replace(self, avoided_until=kept)._decide_cancellations(
+        state, cancel = replace(self, avoided_until=still_avoided)._decide_cancellations(
             usable, wanted, policy, now, unwanted, useless
         )
         free = [

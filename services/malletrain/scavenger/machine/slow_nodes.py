@@ -59,4 +59,4 @@ def judged(called: Collection[CalledSlow], measured: Iterable[SlowByMeasure] = (
             f"its workers take {node.share:.0%} longer than the others of their jobs, "
             f"by jobs of {node.owners} {'owner' if node.owners == 1 else 'owners'} ({node.job_id})"
         )
-    return tuple(NodeSlowness(name, name in counts, "; ".join(said)) for name, said in sorted(reasons.items()))
+    return tuple(NodeSlowness(name, name in counts, "; ".join(texts)) for name, texts in sorted(reasons.items()))

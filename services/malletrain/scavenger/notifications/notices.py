@@ -83,9 +83,9 @@ class NodeNoticeQueue:
         if notice.kind not in self._kinds:
             return False
         key = (notice.node, notice.kind)
-        told = self._told.get(key)
+        told_at = self._told.get(key)
         # The clock may have been set back: what was told in the future was told long ago.
-        if told is not None and abs(notice.unix_seconds - told) < self._repeat_seconds:
+        if told_at is not None and abs(notice.unix_seconds - told_at) < self._repeat_seconds:
             return False
         if len(self._pending) >= MAX_PENDING:
             self._left_out += 1
@@ -130,7 +130,7 @@ class NodeNoticeQueue:
             "sequence": self._sequence,
             "left_out": self._left_out,
             "pending": {str(number): list(notice) for number, notice in self._pending.items()},
-            "told": [[node, kind.value, told] for (node, kind), told in self._told.items()],
+            "told": [[node, kind.value, told_at] for (node, kind), told_at in self._told.items()],
         }
 
 
@@ -169,8 +169,8 @@ def _read_told(stored: object) -> list[tuple[tuple[str, NodeNoticeKind], float]]
     read = []
     for row in stored if isinstance(stored, list) else ():
         try:
-            node, kind, told = row
-            read.append(((str(node), NodeNoticeKind(kind)), float(told)))
+            node, kind, told_at = row
+            read.append(((str(node), NodeNoticeKind(kind)), float(told_at)))
         except (TypeError, ValueError, OverflowError):
             continue
     return read

@@ -111,8 +111,8 @@ class NodeNotifier:
                 left_out = queue.left_out
                 numbers, content = queue.batch()
                 log = self._log.bind(receiver=receiver.name, notices=len(numbers), left_out=left_out)
-                told = await send(content, receiver.deliver, settings, self._clock, log)
-                queue.done(numbers, left_out if told else 0)
+                delivered = await send(content, receiver.deliver, settings, self._clock, log)
+                queue.done(numbers, left_out if delivered else 0)
                 self._store()
 
     def _store(self) -> None:

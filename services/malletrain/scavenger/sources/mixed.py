@@ -127,8 +127,8 @@ def merge(observations: Sequence[Observation], source_count: int) -> Observation
 
 def _earliest(times: Iterable[Mapping[str, float]]) -> dict[str, float]:
     earliest: dict[str, float] = {}
-    for told in times:
-        for name, at in told.items():
+    for node_times in times:
+        for name, at in node_times.items():
             earliest[name] = min(earliest.get(name, at), at)
     return earliest
 

@@ -223,9 +223,9 @@ class PolledSource:
         paths = (self.queries.topology.answer if self.queries.topology else None) or {}
         facts = {}
         for name in states.known:
-            told = states.facts.get(name, NO_FACTS)
-            about = classes.get(name, told)
-            pool = told.pool or self._selection.pool
+            answered = states.facts.get(name, NO_FACTS)
+            about = classes.get(name, answered)
+            pool = answered.pool or self._selection.pool
             facts[name] = _placed(about, pool, path_of_unit(name, paths.get(node_of_unit(name), about.topology)))
         return facts
 
