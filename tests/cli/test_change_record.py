@@ -33,7 +33,7 @@ def test_a_record_knows_what_stands_also_after_a_crash(tmp_path: Path) -> None:
     with open_record(path, ManualClock(2.0)) as record:
         record.outcome("2", took=True, values={"nice": -103})
         record.change(BACK, [])
-        record.outcome("2", took=False, values={}, said="permission denied")
+        record.outcome("2", took=False, values={}, refusal="permission denied")
         record.round([("1", AT)])
         found = record.read()
         assert found.standing == {"2": StandingChange("2", AT, 0, -103)}

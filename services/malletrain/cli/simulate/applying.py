@@ -118,10 +118,10 @@ async def _apply(section: SlurmSettings, change: NiceChange, record: ChangeRecor
         await run(argv, section.timeout_seconds)
     except CommandFailedError as error:
         refused = any(words in str(error).lower() for words in _REFUSED)
-        record.outcome(change.job, took=False, values={}, said=str(error))
+        record.outcome(change.job, took=False, values={}, refusal=str(error))
         return AppliedChange(change, skipped=str(error), refused=refused)
     except SourceError as error:
-        record.outcome(change.job, took=True, values={}, said=str(error))
+        record.outcome(change.job, took=True, values={}, refusal=str(error))
         return AppliedChange(change, skipped=str(error), unknown=True)
     return await _seen(section, change, record, run)
 
@@ -131,7 +131,7 @@ async def _seen(section: SlurmSettings, change: NiceChange, record: ChangeRecord
     try:
         after = (await ask_priorities(section, job=change.job, run=run)).get(change.job)
     except SourceError as error:  # the command has succeeded: the change counts until a later look says otherwise
-        record.outcome(change.job, took=True, values={}, said=str(error))
+        record.outcome(change.job, took=True, values={}, refusal=str(error))
         return AppliedChange(change, skipped=str(error), unknown=True)
     if after is None or after.state != WAITING:
         record.outcome(change.job, took=True, values={})

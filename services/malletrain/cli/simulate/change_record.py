@@ -215,16 +215,16 @@ class ChangeRecord:
         values = {"niceBefore": change.nice_before, "niceAfter": change.nice_after}
         self._write({"event": _CHANGE, "job": change.job, "submitted": change.submitted, **values, **fixed})
 
-    def outcome(self, job: str, *, took: bool, values: Mapping[str, int | None], said: str = "") -> None:
+    def outcome(self, job: str, *, took: bool, values: Mapping[str, int | None], refusal: str = "") -> None:
         """Note what became of the last change of a job.
 
         Args:
             job: The job.
             took: Whether its nice value is, or may be, as wanted.
             values: What Slurm says of it now.
-            said: What Slurm said against it.
+            refusal: What Slurm said against it.
         """
-        self._write({"event": _OUTCOME, "job": job, "took": took, **values, "said": said[:_MAX_SAID]})
+        self._write({"event": _OUTCOME, "job": job, "took": took, **values, "said": refusal[:_MAX_SAID]})
 
     def _line(self, event: dict[str, Any]) -> bytes:
         return json.dumps({"at": self._clock.time(), "by": self._by, **event}, separators=(",", ":")).encode() + b"\n"

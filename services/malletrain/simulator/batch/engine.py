@@ -39,7 +39,7 @@ class FreeNodes:
 
     def take(self, count: int) -> tuple[range, ...]:
         """Take the lowest free nodes; `count` is at most `self.count`."""
-        taken = []
+        nodes = []
         missing = count
         used_up = 0
         while missing:
@@ -48,11 +48,11 @@ class FreeNodes:
                 stop = self._starts[used_up] = start + missing
             else:
                 used_up += 1
-            taken.append(range(start, stop))
+            nodes.append(range(start, stop))
             missing -= stop - start
         del self._starts[:used_up], self._stops[:used_up]
         self.count -= count
-        return tuple(taken)
+        return tuple(nodes)
 
     def give_back(self, ranges: tuple[range, ...]) -> None:
         """Free nodes that were taken."""

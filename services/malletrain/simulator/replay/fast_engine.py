@@ -305,18 +305,18 @@ class _Replay:
         self._now = now
         before = self._samples()
         ended = self._complete() if self._eager else 0
-        taken: dict[RunningJob, int] = {}
-        preempted = self._take(event, taken) if event is not None else 0.0
+        counts_before: dict[RunningJob, int] = {}
+        preempted = self._take(event, counts_before) if event is not None else 0.0
         if not self._eager:
             ended = self._complete()
-            taken = {run: count for run, count in taken.items() if run.ended_s is None}
+            counts_before = {run: count for run, count in counts_before.items() if run.ended_s is None}
         admitted = self._admit()
         if self._queue_empty is None and self._arrivals.is_empty(len(self._waiting), len(self._active)):
             self._queue_empty = QueueEmpty(now, outcome_so_far(self._ended, self._active, now))
-        preempted_jobs = len(taken)
+        preempted_jobs = len(counts_before)
         if self._accounts is not None:
             self._accounts.settle(now, self._active, weigh=True)
-        rescaled, invested = self._rescale(taken)
+        rescaled, invested = self._rescale(counts_before)
         if self._accounts is not None:
             self._accounts.settle(now, self._active, weigh=False)
         self._decisions.add(
@@ -359,8 +359,8 @@ class _Replay:
             self._active.remove(run)
         return len(done)
 
-    def _take(self, event: NodeEvent, taken: dict[RunningJob, int]) -> float:
-        """Apply a node event. Adds to `taken` the jobs that lost nodes, with their number of nodes before.
+    def _take(self, event: NodeEvent, counts_before: dict[RunningJob, int]) -> float:
+        """Apply a node event. Adds to `counts_before` the jobs that lost nodes, with their number of nodes before.
 
         Returns:
             Samples lost to preemption.
@@ -372,8 +372,8 @@ class _Replay:
             if run is None:
                 self._free.discard(node)
                 continue
-            if run not in taken:
-                taken[run] = run.count
+            if run not in counts_before:
+                counts_before[run] = run.count
                 run.settle(self._now)
                 run.preemptions += 1
                 run.broken = True
@@ -413,7 +413,7 @@ class _Replay:
         self._waiting = [job for position, job in enumerate(waiting) if position not in admitted]
         return [waiting[position] for position in passed.admitted]
 
-    def _rescale(self, taken: dict[RunningJob, int]) -> tuple[int, float]:
+    def _rescale(self, counts_before: dict[RunningJob, int]) -> tuple[int, float]:
         """Decide, move nodes and charge for it.
 
         Returns:
@@ -430,11 +430,11 @@ class _Replay:
         self._free = self._idle_since.keys() - self._holder.keys() if changed else self._free
         invested = 0.0
         touched = {self._active[index]: count for index, count in held.items()}
-        for run in {**touched, **taken}:
+        for run in {**touched, **counts_before}:
             kept = touched.get(run, run.count)
             run.settle(self._now)
             run.rate = run.speeds[run.count]
-            invested += self._charges.rescale(run, taken.get(run, kept), kept, self._now)
+            invested += self._charges.rescale(run, counts_before.get(run, kept), kept, self._now)
             run.rescales += run.count != kept
             run.broken = False
             if run.started_s is None and run.count:

@@ -144,9 +144,9 @@ def _worth(harvest: Harvest, answers: Answers, rates: HourlyRates) -> list[Tile]
 
 
 def _rate_in_words(rates: HourlyRates) -> str:
-    given = ((rates.node_hour, "node-hour"), (rates.gpu_hour, "GPU-hour"))
+    amounts = ((rates.node_hour, "node-hour"), (rates.gpu_hour, "GPU-hour"))
     unit = f"{rates.currency} " if rates.currency else ""
-    return " and ".join(f"{unit}{_amount(rate)} a {of}" for rate, of in given if rate is not None)
+    return " and ".join(f"{unit}{_amount(rate)} a {of}" for rate, of in amounts if rate is not None)
 
 
 def _amount(rate: float) -> str:

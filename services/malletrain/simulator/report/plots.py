@@ -111,12 +111,12 @@ def stacked(title: str, x: TimeAxis, y: Axis | str, edges_s: ArrayLike, layers: 
         layers: Values of the slices by label, from below; a layer of less than half a per cent of all is left out.
     """
     whole = sum(float(np.sum(values)) for values in layers.values())
-    shown = {label: values for label, values in layers.items() if float(np.sum(values)) >= 0.005 * whole}
+    large_layers = {label: values for label, values in layers.items() if float(np.sum(values)) >= 0.005 * whole}
 
     def draw(figure: Figure) -> None:
         axes = new_axes(figure)
         base = np.zeros(len(np.asarray(edges_s)) - 1)
-        for (label, values), colour in zip(shown.items(), (OURS, SERIES[4], MUTED), strict=False):
+        for (label, values), colour in zip(large_layers.items(), (OURS, SERIES[4], MUTED), strict=False):
             top = base + np.asarray(values, np.float64)
             places = x.places(edges_s)
             axes.stairs(top, places, baseline=base, fill=True, color=colour, label=as_label(label), linewidth=0.0)

@@ -262,8 +262,8 @@ class PollReader:
             before, idle = idle, (idle if answer.is_empty else answer.idle)
             joined, left = (tuple(idle - before), tuple(before - idle)) if idle != before else ((), ())
             flags = (answer.names_others, answer.is_empty, answer.unclear)
-            said = PollContent(time.line.file, time.zone, time.is_local, joined, left, *flags)
-            content = content if said == content else said
+            present = PollContent(time.line.file, time.zone, time.is_local, joined, left, *flags)
+            content = content if present == content else present
             yield Poll(time_s, time.line.number, content)
 
     def _block(self, lines: list[Line]) -> tuple[_Block, list[SkippedRow]]:
