@@ -80,8 +80,8 @@ def window_of(
     covered = float(ends.min(initial=np.inf)), float(starts.max(initial=-np.inf))
     if chosen is not None:
         if chosen[1] <= log[0] or chosen[0] >= log[1]:
-            reach = f"{calendar.text_of(log[0])} to {calendar.text_of(log[1])}, of which {name} tells"
-            raise InvalidInputError("--window", f"a part of {reach}", calendar.text_of(chosen[0]))
+            reach = f"{calendar.text(log[0])} to {calendar.text(log[1])}, of which {name} tells"
+            raise InvalidInputError("--window", f"a part of {reach}", calendar.text(chosen[0]))
         return LogWindow(*chosen, "as given", log, covered, _quiet(table, chosen))
     if recorded is not None and recorded.from_s < recorded.until_s:
         bounds = (
@@ -97,7 +97,7 @@ def window_of(
     raise InvalidInputError(
         name,
         "some time of which all jobs are known: each job runs at the same time as all others, so that nothing is known"
-        f" of what ran before and after; --window FROM TO, within {calendar.text_of(first)} to {calendar.text_of(last)},"
+        f" of what ran before and after; --window FROM TO, within {calendar.text(first)} to {calendar.text(last)},"
         " says which time the log covers",
     )
 
