@@ -132,7 +132,7 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
     async def _solve(self, problem: AllocationProblem, formulation: Formulation, seconds: float) -> Allocation:
         async with self._solving:
             allocation = await asyncio.to_thread(solve, problem, formulation, seconds, self._process)
-        self._metrics.solved(allocation)
+        self._metrics.note_solution(allocation)
         return allocation
 
     async def Solve(

@@ -174,10 +174,10 @@ class Engine:
     def _perform(self, step: ManagerStep) -> bool:
         """Begin effects; returns whether nodes are being released by them."""
         result = step.result
-        self._ended.note(result.changed)
-        self._metrics.applied(step.stimulus, step.before, result, self._clock.monotonic() - step.now.monotonic)
+        self._ended.note_ended(result.changed)
+        self._metrics.note_applied(step.stimulus, step.before, result, self._clock.monotonic() - step.now.monotonic)
         if result.changed:
-            self._spans.changed(result.changed)
+            self._spans.note_changes(result.changed)
         return self._effects.dispatch(result.effects)
 
     def _publish(self, step: ManagerStep) -> None:
@@ -195,7 +195,7 @@ class Engine:
         for job_id, notice, nodes in result.notices:
             self._effects.notify(job_id, notice, nodes)
 
-    async def settled(self, *job_ids: str) -> None:
+    async def wait_until_stored(self, *job_ids: str) -> None:
         """Wait until all that has been applied is stored. To be awaited immediately before a request is applied.
 
         Args:
@@ -204,7 +204,7 @@ class Engine:
         Raises:
             DatabaseUnavailableError: the database does not answer.
         """
-        if (noted := self._progress.take(self.state.jobs, job_ids)) is not None:
+        if (noted := self._progress.take_newer(self.state.jobs, job_ids)) is not None:
             self.apply(noted)
         while self._writer.behind:
             await self._writer.stored()
@@ -242,7 +242,7 @@ class Engine:
             job = self.state.jobs.get(report.job_id)
             if job is None:
                 self._correct(self._ended.corrected(report))
-            elif self._progress.note(job, report) is not None:
+            elif self._progress.note_progress(job, report) is not None:
                 self.apply(report)
 
     def _correct(self, job: Job | None) -> None:
@@ -265,7 +265,7 @@ class Engine:
         """Have samples in the state before a stimulus that may end their job."""
         if isinstance(stimulus, SupervisorEnded | Shutdown):
             only = [stimulus.job_id] if isinstance(stimulus, SupervisorEnded) else None
-            if (noted := self._progress.take(self.state.jobs, only)) is not None:
+            if (noted := self._progress.take_newer(self.state.jobs, only)) is not None:
                 self.apply(noted)
 
     async def run(self, reconcile_seconds: float, progress_seconds: float) -> None:
@@ -375,7 +375,7 @@ class Engine:
             parts = range(0, len(names), _NOTED_AT_ONCE)
             for first in parts:
                 some = names[first : first + _NOTED_AT_ONCE]
-                if (noted := self._progress.take(self.state.jobs, some)) is not None:
+                if (noted := self._progress.take_newer(self.state.jobs, some)) is not None:
                     self.apply(noted)
                 # A release takes several turns of the loop: it must not wait for such a part in each of them.
                 await asyncio.sleep(min(_NOTING_PAUSE_SECONDS, seconds / (2 * len(parts))))

@@ -39,7 +39,7 @@ class OwnerBuckets:
         """Owners whose buckets are kept."""
         return frozenset(self._buckets)
 
-    def take(self, owner: str, count: int = 1) -> float:
+    def take_tokens(self, owner: str, count: int = 1) -> float:
         """Take tokens; returns 0, or after how many seconds there are enough: then none was taken.
 
         Args:
@@ -51,7 +51,7 @@ class OwnerBuckets:
             self._buckets = {owner: bucket for owner, bucket in self._buckets.items() if not bucket.at(now).is_full}
         known = self._buckets.get(owner)
         bucket = known.at(now) if known else TokenBucket.full(self._per_second, self._capacity, now)
-        reduced = bucket.take(count)
+        reduced = bucket.without_tokens(count)
         if reduced is None:
             return bucket.wait_seconds(count)
         self._buckets[owner] = reduced
@@ -87,7 +87,7 @@ class OwnerLimits:
         Raises:
             LimitExceededError: the owner submits too many; this one is not counted.
         """
-        wait = self._submissions.take(owner, max(1, jobs))
+        wait = self._submissions.take_tokens(owner, max(1, jobs))
         if wait:
             raise LimitExceededError(
                 f"{owner} submits too often: at most {self._per_second:g} jobs a second "
@@ -104,7 +104,7 @@ class OwnerLimits:
             LimitExceededError: the caller makes too many; this one changes nothing.
         """
         self.count_submission(caller)
-        wait = self._changes.take(caller)
+        wait = self._changes.take_tokens(caller)
         if wait:
             raise LimitExceededError(
                 f"{caller} changes jobs too often: at most {MAX_CHANGES_AT_ONCE} at once, and one in "

@@ -154,7 +154,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         )
         self._spans = ChangeSpans()
         self._launcher = SupervisorLauncher(
-            settings_for_launches, os.environ, self._secrets, self._accounts, self._spans.reported
+            settings_for_launches, os.environ, self._secrets, self._accounts, self._spans.note_reports
         )
         self._peers = ManagerPeers(settings, clock, installation.credential("job_manager"))
         self._access = AccessService(installation)
@@ -204,7 +204,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                     lasting(self._engine.run(self._section.reconcile_seconds, self._section.progress_seconds), "engine")
                 )
                 group.create_task(lasting(self._secrets.keep(self._active_folders), "secrets"))
-                group.create_task(lasting(self._certificates.keep(), "certificates"))
+                group.create_task(lasting(self._certificates.keep_renewed(), "certificates"))
                 group.create_task(ending(self._retention.run(), "retention"))
                 for notifier in self._notifiers:
                     group.create_task(lasting(notifier.run(), "notices"))
@@ -292,7 +292,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         def record(_: TransactionResult) -> Submission:
             return Submission(request.request_id, fingerprint, numbers)
 
-        self._numbers.note(numbers[-1])
+        self._numbers.keep_number(numbers[-1])
         identifiers = tuple(secrets.token_hex(16) for _ in specs)
         self._engine.apply(Submitted(specs, owner, identifiers), record if request.request_id else None)
         return pb.SubmitJobsResponse(jobs=[self._message(number) for number in numbers])
@@ -345,14 +345,14 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
 
         submitted = () if isinstance(specs, InvalidInputError) else specs
         while True:
-            await self._engine.settled()
+            await self._engine.wait_until_stored()
             if not any(spec.dependencies for spec in submitted):
                 return specs
             try:
                 unfinished, error = await self._launcher.threads.run(owner, check)
             except UserBusyError as busy:
                 raise LimitExceededError(f"what is submitted can't be checked: {busy}") from busy
-            await self._engine.settled()
+            await self._engine.wait_until_stored()
             if all(map(self._engine.is_active, unfinished)):  # else some have ended meanwhile, and how is to be seen
                 return error or specs
 
@@ -416,7 +416,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         del context
         job = await self._find_job(request.job_id)
         require_owner(current_caller(), job.owner, job.id, "cancel it")
-        await self._engine.settled(job.id)
+        await self._engine.wait_until_stored(job.id)
         if self._engine.is_active(job.id):
             self._engine.apply(Cancelled(job.id, current_caller().user))
         return pb.CancelJobResponse(job=self._message(job.number))
@@ -429,7 +429,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         job = await self._find_job(request.job_id)
         require_owner(caller, job.owner, job.id, "change it")
         weight = submission.check_weight(request)
-        await self._engine.settled(job.id)
+        await self._engine.wait_until_stored(job.id)
         if not self._engine.is_active(job.id):
             raise PreconditionError(f"job {job.id} has ended: nothing of it can be changed")
         self._engine.apply(WeightSet(job.id, weight, caller.user))

@@ -33,12 +33,12 @@ _TEXTS_FOR_PEOPLE = ("reason", "metrics", "last_failure", "save_error")
 _MAX_PATH_LENGTH = 4096
 
 
-def _hidden(message: Descriptor, public: frozenset[str]) -> tuple[str, ...]:
+def _hidden_fields(message: Descriptor, public: frozenset[str]) -> tuple[str, ...]:
     return tuple(field.name for field in message.fields if field.name not in public)
 
 
-_HIDDEN_JOB_FIELDS = _hidden(resources_pb2.Job.DESCRIPTOR, PUBLIC_JOB_FIELDS)
-_HIDDEN_SPEC_FIELDS = _hidden(resources_pb2.JobSpec.DESCRIPTOR, PUBLIC_SPEC_FIELDS)
+_HIDDEN_JOB_FIELDS = _hidden_fields(resources_pb2.Job.DESCRIPTOR, PUBLIC_JOB_FIELDS)
+_HIDDEN_SPEC_FIELDS = _hidden_fields(resources_pb2.JobSpec.DESCRIPTOR, PUBLIC_SPEC_FIELDS)
 
 
 def visible_to(identity: Identity, job: resources_pb2.Job) -> resources_pb2.Job:

@@ -253,7 +253,8 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             group.create_task(lasting(self._publish_loop(), "monitor publish"), name="monitor publish")
             if self._for_nodes is not None:
                 group.create_task(
-                    lasting(self._for_nodes.certificates.keep(), "monitor certificate"), name="monitor certificate"
+                    lasting(self._for_nodes.certificates.keep_renewed(), "monitor certificate"),
+                    name="monitor certificate",
                 )
             if self._peers is not None:
                 group.create_task(lasting(self._follow_peers(self._peers), "monitor peers"), name="monitor peers")
@@ -376,7 +377,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         del context
         self._loop.apply(JobsForgotten(tuple(request.job_ids)))
         await self._changes.flush()
-        await self._changes.stored()
+        await self._changes.wait_until_stored()
         return monitor_pb2.ForgetJobsResponse()
 
     def _progress_of(self, *job_ids: str) -> list[monitor_pb2.Progress]:
@@ -411,7 +412,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         self._reporter_ended.set()
 
     def _compare_workers(self, job_id: str, times: Sequence[WorkerTime]) -> None:
-        for change in self._stragglers.take(job_id, times, self._clock.monotonic()):
+        for change in self._stragglers.take_times(job_id, times, self._clock.monotonic()):
             worker = change.worker
             self._log.warning(
                 "a worker is slower than the others of its job" if change.slow else "a worker is no longer slow",

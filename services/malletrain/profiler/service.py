@@ -153,7 +153,9 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         job = self._machine.jobs[request.job_id]
         require_owner(current_caller(), job.owner, job.job_id, "have it profiled")
         self._loop.apply(ProfileRequested(request.job_id))
-        await self._changes.stored()  # where that fails, the run is queued nevertheless; asking again changes nothing
+        await (
+            self._changes.wait_until_stored()
+        )  # where that fails, the run is queued nevertheless; asking again changes nothing
         return profiler_pb2.StartProfileResponse(profile=self._read_profile(request.job_id))
 
     @override

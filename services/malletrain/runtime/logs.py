@@ -101,7 +101,7 @@ class RotatedFile:
             if self._descriptor is not None and self._size and self._size + len(content) > self._max_bytes:
                 self.close()
                 self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-            self._size += os.write(self._opened(), content)
+            self._size += os.write(self._open(), content)
         except OSError:
             self.close()
             raise
@@ -117,7 +117,7 @@ class RotatedFile:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
-    def _opened(self) -> int:
+    def _open(self) -> int:
         if self._descriptor is None:
             make_private_folder(self._path.parent)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -58,17 +58,17 @@ class SlowNodeWatch:
 
     def note_speed(self, name: str, speed: NodeSpeed) -> None:
         """An agent has told how fast its node is."""
-        self._unstored |= self._speeds.take(name, speed)
+        self._unstored |= self._speeds.take_measure(name, speed)
 
     async def run(self) -> None:
         """Ask and judge again and again, until cancelled."""
         while True:
             if self._peers is not None:
-                await self._ask(self._peers)
+                await self._ask_monitor(self._peers)
             self.judge()
             await asyncio.sleep(self._ask_seconds)
 
-    async def _ask(self, peers: Peers) -> None:
+    async def _ask_monitor(self, peers: Peers) -> None:
         try:
             answer = await peers.monitor.ListSlowNodes(monitor_pb2.ListSlowNodesRequest(), timeout=_ANSWER_SECONDS)
         except grpc.aio.AioRpcError as error:
@@ -78,12 +78,12 @@ class SlowNodeWatch:
 
     def judge(self) -> None:
         """Judge what is known by now, and store measures that are new."""
-        self.take(judged(self._called, self._speeds.slow(self._pool_of)))
+        self.take_slow_nodes(judged(self._called, self._speeds.slow(self._pool_of)))
         if self._unstored:
             self._unstored = False
             self._store(self._speeds.to_json())
 
-    def take(self, nodes: tuple[NodeSlowness, ...]) -> None:
+    def take_slow_nodes(self, nodes: tuple[NodeSlowness, ...]) -> None:
         """Take over which nodes are slow; what changes is logged."""
         before, now = ({node.name: node for node in known} for known in (self.nodes, nodes))
         self.nodes = nodes

@@ -170,7 +170,7 @@ class Withdrawals:
         still = self.quarantined()
         return Resumed(drained, [name for name in quarantined if name not in still])
 
-    def failed(self, failures: Iterable[NodeFailure]) -> None:
+    def count_failures(self, failures: Iterable[NodeFailure]) -> None:
         """Count failures of work. Nodes on which work keeps failing leave, as if reclaimed."""
         self._events.apply(FailuresReported(tuple(failures)))
 

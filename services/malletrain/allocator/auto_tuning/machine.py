@@ -251,7 +251,7 @@ def decide(
     """
     state = replace(state, ran_unix=now, barred={one: until for one, until in state.barred.items() if until > now})
     if state.trial is not None:
-        return _checked(state, state.trial, answer, now, interval_s)
+        return _check_trial(state, state.trial, answer, now, interval_s)
     best = answer.best
     if best is None:
         return Decided(state, TuningEvent.NOTHING, answer.note or f"{state.in_force} is best among its neighbours")
@@ -268,7 +268,7 @@ def decide(
     return Decided(replace(state, in_force=best.choice, trial=trial, why=reason), TuningEvent.STEP, reason)
 
 
-def _checked(state: TuningState, trial: TrialStep, answer: TuningAnswer, now: float, interval_s: float) -> Decided:
+def _check_trial(state: TuningState, trial: TrialStep, answer: TuningAnswer, now: float, interval_s: float) -> Decided:
     back = answer.back
     if back is None:
         state = replace(state, trial=replace(trial, failures=0))
@@ -283,7 +283,7 @@ def _checked(state: TuningState, trial: TrialStep, answer: TuningAnswer, now: fl
     return Decided(replace(state, trial=trial), TuningEvent.WATCHED, f"{reason} (look {checks} of {CHECKS})")
 
 
-def failed(state: TuningState, problem: str, now: float, interval_s: float) -> Decided:
+def after_failure(state: TuningState, problem: str, now: float, interval_s: float) -> Decided:
     """A run has failed. A step that cannot be looked at is taken back after some time.
 
     Args:

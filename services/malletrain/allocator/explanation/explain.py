@@ -56,7 +56,7 @@ def explain_plan(plan: allocator_pb2.Plan, job_id: str = "", node: str = "") -> 
         )
     if not parts and (job_id or node):
         raise NotFoundError(f"plan {plan.generation} does not know {f'job {named}' if named else f'node {node}'}")
-    of_kinds = sum(kind_steps(part, _wanted(part, job_id, node), all_scales=bool(job_id)) for part in parts)
+    of_kinds = sum(kind_steps(part, _explained_jobs(part, job_id, node), all_scales=bool(job_id)) for part in parts)
     if sum(steps(part.problem.whole) for part in parts) > MAX_STEPS or of_kinds > MAX_KIND_STEPS:
         raise PreconditionError(f"plan {plan.generation} is too large to be explained")
     explanation = allocator_pb2.PlanExplanation(
@@ -84,7 +84,7 @@ def _add_part(explanation: allocator_pb2.PlanExplanation, explainer: PartExplain
     if node:
         answer = node_account(part.problem, part.pool, part.assignments, node)
         explanation.node.CopyFrom(_node(answer, account, whole))
-    accounts = (explainer.job(name, all_scales=bool(job_id)) for name in _wanted(part, job_id, node))
+    accounts = (explainer.job(name, all_scales=bool(job_id)) for name in _explained_jobs(part, job_id, node))
     for entry in accounts:
         message = _job(entry, part.problem.rest)
         if entry.job.topology is not TopologyPreference.NONE:
@@ -100,7 +100,7 @@ def _spans(problem: AllocationProblem, job_id: str, assignments: Mapping[str, Se
     return NodeTree.of(problem.nodes, problem.paths).spans(nodes) if problem.paths else ()
 
 
-def _wanted(part: PlannedPart, job_id: str, node: str) -> Iterable[str]:
+def _explained_jobs(part: PlannedPart, job_id: str, node: str) -> Iterable[str]:
     """The jobs that are explained: one, those of a node, or all."""
     if job_id:
         return [job_id]

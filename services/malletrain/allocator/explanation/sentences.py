@@ -58,7 +58,7 @@ def of_job(account: JobAccount, part: AllocationProblem) -> list[str]:
         account: The job's account.
         part: The part of the problem in which the job is, without scale pins.
     """
-    sentences = [_chosen(account, part)]
+    sentences = [_scale_sentence(account, part)]
     if account.more_reason is Reason.PINNED:
         return [*sentences, "its scale is pinned: the Profiler measures how the job scales, or its saves fail"]
     sentences.append(_more(account, part))
@@ -74,7 +74,7 @@ def of_job(account: JobAccount, part: AllocationProblem) -> list[str]:
     if account.more is not None and account.more.possible:
         sentences.append(
             f"its next node: worth {in_units(account.next_node_value)} {unit_of(part)} to the job itself"
-            + _needed(account.more)
+            + _needs_clause(account.more)
         )
     if account.equal_nodes is not None:
         sentences.append(_share(account, account.equal_nodes))
@@ -98,7 +98,7 @@ def _share(account: JobAccount, equal: int) -> str:
     return f"its owner's fair share counts {account.job.share_weight:.4g}; with equal shares it would have {same}"
 
 
-def _chosen(account: JobAccount, part: AllocationProblem) -> str:
+def _scale_sentence(account: JobAccount, part: AllocationProblem) -> str:
     chosen, before = account.chosen, len(account.job.current_nodes)
     if not chosen.nodes:
         return "waits on 0 nodes" + (f", it had {before}" if before else "")
@@ -206,7 +206,7 @@ def _loss(worth: Worth, unit: str) -> str:
     return f"the plan would lose {in_units(worth.loss)} {unit}"
 
 
-def _needed(more: Worth) -> str:
+def _needs_clause(more: Worth) -> str:
     if not more.needed_rate:
         return ""
     rates = f"{in_units(more.needed_rate)} samples/s there, not {in_units(more.rate)}"

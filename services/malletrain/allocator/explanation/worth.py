@@ -253,7 +253,7 @@ class PartExplainer:
             all_scales: Whether all its scales are listed.
         """
         if job_id not in self._index:
-            return self._pinned(job_id)
+            return self._pinned_account(job_id)
         index = self._index[job_id]
         job, values, count = self._rest.jobs[index], self._values[index], self.part.count(job_id)
         chosen = self._worth(index, values.index(count))
@@ -304,7 +304,7 @@ class PartExplainer:
         per_job = [_values(job, problem) for job in problem.jobs]
         return self._solving.optima(problem, per_job).best(problem.capacity)
 
-    def _pinned(self, job_id: str) -> JobAccount:
+    def _pinned_account(self, job_id: str) -> JobAccount:
         whole = self.part.problem.whole
         job = next(entry for entry in whole.jobs if entry.id == job_id)
         values, count = _values(job, whole), self.part.count(job_id)

@@ -111,7 +111,7 @@ def _division(
     live: LiveFleet, counts: Counts, gpus: int, flotilla: tuple[tuple[str, int], ...] = (), measuring: str = ""
 ) -> FleetDivision:
     table = live.table
-    counts = _permitted(live, counts, gpus)
+    counts = _to_permitted_counts(live, counts, gpus)
     rates = {place: table.rate(place, count) for place, count in counts.items()}
     if not rates:
         return FleetDivision(flotilla=flotilla, measuring=measuring)
@@ -121,7 +121,7 @@ def _division(
     return FleetDivision(named, sum(paces.values()), min(paces.values()), flotilla, measuring)
 
 
-def _permitted(live: LiveFleet, counts: Counts, gpus: int) -> Counts:
+def _to_permitted_counts(live: LiveFleet, counts: Counts, gpus: int) -> Counts:
     """The nearest numbers of GPUs that members may have: fewer, and more only for one that would have none."""
     permitted = {place: live.members[place].max_within(count) for place, count in counts.items()}
     unused = gpus - sum(permitted.values())

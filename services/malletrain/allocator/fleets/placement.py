@@ -45,7 +45,7 @@ def place_members(
     free = {
         node: [number for number in numbers if (node, number) not in fixed_gpus] for node, numbers in usable.items()
     }
-    placed = _grown(rest, free, {member: _kept(own[member], count) for member, count in rest.items()})
+    placed = _grow(rest, free, {member: _staying_gpus(own[member], count) for member, count in rest.items()})
     anew = _anew(rest, free, own)
     if anew is not None and _score(anew) < _score(placed):
         placed = anew
@@ -57,7 +57,7 @@ def _score(gpus: Mapping[str, frozenset[Gpu]]) -> float:
     return round(sum(len({node for node, _ in own}) / len(own) for own in gpus.values()), _DIGITS)
 
 
-def _kept(own: frozenset[Gpu], count: int) -> frozenset[Gpu]:
+def _staying_gpus(own: frozenset[Gpu], count: int) -> frozenset[Gpu]:
     """What a member keeps of its GPUs: those on the nodes where it has most."""
     crowd = Counter(node for node, _ in own)
     return frozenset(sorted(own, key=lambda gpu: (-crowd[gpu[0]], gpu))[:count])
@@ -78,7 +78,7 @@ def _anew(
     }
 
 
-def _grown(
+def _grow(
     counts: Mapping[str, int], usable: Mapping[str, Sequence[int]], staying: Mapping[str, frozenset[Gpu]]
 ) -> dict[str, frozenset[Gpu]]:
     """What members keep, and what they lack of the free GPUs, large members first."""
@@ -90,11 +90,11 @@ def _grown(
     for member in sorted(counts, key=lambda name: -counts[name]):
         missing = counts[member] - len(staying[member])
         if 0 < missing <= sum(map(len, free.values())):
-            placed[member] = staying[member] | _taken(free, missing, {node for node, _ in staying[member]})
+            placed[member] = staying[member] | _take_free(free, missing, {node for node, _ in staying[member]})
     return placed
 
 
-def _taken(free: dict[str, list[int]], missing: int, known: set[str]) -> frozenset[Gpu]:
+def _take_free(free: dict[str, list[int]], missing: int, known: set[str]) -> frozenset[Gpu]:
     """Take free GPUs: on a node of the member's, else on the one with the least room for all, or the emptiest ones."""
     gpus: list[Gpu] = []
     while missing:

@@ -49,7 +49,7 @@ def believed_page(
         plans, oldest = plans + 1, plan.generation
         for job in plan.problem.jobs:
             if job.id not in believed:
-                believed[job.id] = _believed(job)
+                believed[job.id] = _believed_job(job)
     token = str(oldest) if plans == size and oldest > 1 else ""
     return allocator_pb2.ListBelievedJobsResponse(jobs=believed.values(), pools=pools, next_page_token=token)
 
@@ -91,7 +91,7 @@ def _change(sequence: int, row: IdleRow) -> allocator_pb2.IdleChange:
     )
 
 
-def _believed(job: allocator_pb2.JobDemand) -> allocator_pb2.BelievedJob:
+def _believed_job(job: allocator_pb2.JobDemand) -> allocator_pb2.BelievedJob:
     return allocator_pb2.BelievedJob(
         job_id=job.id,
         curve=job.curve,

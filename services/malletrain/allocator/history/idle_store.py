@@ -120,7 +120,7 @@ class IdleRecording:
         )
         self.run, self.flush = self._rows.run, self._rows.flush
 
-    def note(self, message: scavenger_pb2.WatchNodesResponse) -> None:
+    def record(self, message: scavenger_pb2.WatchNodesResponse) -> None:
         """Take over a message."""
         now = unix_seconds(message.event_time) if message.HasField("event_time") else self._clock.time()
         joined = {

@@ -25,7 +25,7 @@ class ChangeGaps:
     _now: float | None = None
     _observed: ObservedChanges = NOTHING_OBSERVED
 
-    def see(self, job_id: str, nodes: int, now: float) -> None:
+    def note_scale(self, job_id: str, nodes: int, now: float) -> None:
         """A job has so many nodes at `now`, in seconds; times never fall."""
         self._advance(now)
         before = self._counts.get(job_id, 0)
@@ -66,7 +66,7 @@ class ChangeGaps:
             if job.state.final:
                 self.forget(job.plannable.id, now)
             else:
-                self.see(job.plannable.id, len(job.plannable.current_nodes), now)
+                self.note_scale(job.plannable.id, len(job.plannable.current_nodes), now)
 
     def observed(self, now: float) -> ObservedChanges:
         """What has been seen until `now`, in seconds."""

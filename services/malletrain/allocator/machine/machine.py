@@ -288,7 +288,7 @@ class AllocatorMachine:
 
     def _take_answers(self, answer: PeersAnswered, now: Moment) -> Effects:
         if answer.stays is not None:
-            self._stays.take(answer.stays, now.unix_seconds)
+            self._stays.take_report(answer.stays, now.unix_seconds)
         # Without an answer the expected stays are those at the nodes' present ages, by the answer before.
         if answer.nodes:
             self._cache.update_stays(answer.nodes)
@@ -380,10 +380,10 @@ class AllocatorMachine:
         if answer.outcome is not PlanOutcome.REFUSED and answer.rescaled:
             self._newest_change = plan.generation
         if answer.outcome is PlanOutcome.APPLIED:
-            self._trigger.applied(solved.present, now.monotonic, in_part=bool(answer.omissions))
+            self._trigger.note_applied(solved.present, now.monotonic, in_part=bool(answer.omissions))
             self._remember(plan.decisions, solved.present.resting.values())
         else:
-            self._trigger.refused()
+            self._trigger.note_refused()
         self._wait(now)
         return (FinishPlan(plan, answer),)
 

@@ -71,7 +71,7 @@ class NodeStays:
     _slow: frozenset[str] = frozenset()
     _changed: frozenset[str] = frozenset()
 
-    def take(self, report: StayReport, now: float) -> None:
+    def take_report(self, report: StayReport, now: float) -> None:
         """Take over a report that has come at `now`, in seconds since the epoch by our own clock."""
         self.token = report.token
         self._horizon = report.horizon_seconds

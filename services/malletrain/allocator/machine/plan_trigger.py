@@ -174,7 +174,7 @@ class PlanTrigger:
         self._curves_changed = self._weights_changed = False
         self._left, self._left_before = frozenset(), self._left
 
-    def applied(self, plan_input: PlanInput, monotonic: float, *, in_part: bool = False) -> None:
+    def note_applied(self, plan_input: PlanInput, monotonic: float, *, in_part: bool = False) -> None:
         """JobManager has applied the plan that was made from this input.
 
         Args:
@@ -185,7 +185,7 @@ class PlanTrigger:
         """
         self._last_plan_at = monotonic
         if in_part:
-            self.refused()
+            self.note_refused()
             return
         self._planned = self._signature(plan_input)
         self._values_before, self._left_before = (False, False), frozenset()
@@ -197,7 +197,7 @@ class PlanTrigger:
             self._newest = plan_input, Signature.of(plan_input)
         return self._newest[1]
 
-    def refused(self) -> None:
+    def note_refused(self) -> None:
         """JobManager has refused the plan, or could not be reached."""
         # A signature has no curves and weights, and a weight is told once: what the plan was for is still to be done.
         curves, weights = self._values_before

@@ -9,7 +9,7 @@ from malletrain.allocator.problem.allocation_problem import Allocation, Allocati
 from malletrain.allocator.problem.group_table import GroupTable, requires_group
 from malletrain.allocator.problem.kinds import restricted
 from malletrain.allocator.problem.objective import permitted_sizes, scale_values
-from malletrain.allocator.solvers.group_choice import settled
+from malletrain.allocator.solvers.group_choice import settle_groups
 from malletrain.allocator.solvers.kind_flow import can_be_placed
 from malletrain.allocator.solvers.placement import place, place_parts
 
@@ -72,7 +72,7 @@ def apply_pins(problem: AllocationProblem, pins: Mapping[str, ScalePin]) -> Pinn
     if problem.kinds or grouped:
         counts = _with_suitable_nodes(problem, present, counts)
     wanted = [counts.get(job_id, count) for job_id, count in present.items()]
-    parted = settled(GroupTable.of(problem), wanted, as_they_are=True) if grouped else None
+    parted = settle_groups(GroupTable.of(problem), wanted, as_they_are=True) if grouped else None
     placed = place_parts(parted, problem) if parted is not None else place(problem, wanted)
     pinned = {entry.job_id: entry.nodes for entry in placed if entry.job_id in counts}
     return with_pinned(problem, pinned)
@@ -148,7 +148,7 @@ def _with_suitable_nodes(
 def _placeable(problem: AllocationProblem, counts: Sequence[int]) -> bool:
     """Whether there are suitable nodes for all jobs."""
     if any(map(requires_group, problem.jobs)):
-        return settled(GroupTable.of(problem), counts, as_they_are=True) is not None
+        return settle_groups(GroupTable.of(problem), counts, as_they_are=True) is not None
     return can_be_placed(problem, counts)
 
 

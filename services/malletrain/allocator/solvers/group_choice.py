@@ -19,7 +19,7 @@ from malletrain.allocator.solvers.kind_flow import can_be_placed
 from malletrain.model.topology import GroupPath, shared_levels
 
 
-def settled(table: GroupTable, counts: Sequence[int], *, as_they_are: bool = False) -> PartedProblem | None:
+def settle_groups(table: GroupTable, counts: Sequence[int], *, as_they_are: bool = False) -> PartedProblem | None:
     """The problem with groups for each job that must be in some, in which there are nodes for all; None: none is found.
 
     A job without nodes goes to the group with the fewest nodes to spare that has enough; larger jobs choose first. So

@@ -181,13 +181,13 @@ def _by_kind(
                 own: list[list[str]] = [[] for _ in table.capacity]
                 for node in sorted(job.current_nodes, key=rank, reverse=True):
                     own[table.kind_of[node]].append(node)
-                own_nodes += _taken_near(index, flow, own, rank, tree, ())
+                own_nodes += _take_near_nodes(index, flow, own, rank, tree, ())
                 for kind, nodes in enumerate(own):
                     free_by_kind[kind] += nodes
                 continue
             for node in sorted(job.current_nodes, key=rank):
                 kind = table.kind_of[node]
-                (own_nodes if flow.take(index, kind) else free_by_kind[kind]).append(node)
+                (own_nodes if flow.take_node(index, kind) else free_by_kind[kind]).append(node)
     for nodes in free_by_kind:
         nodes.sort(key=rank, reverse=True)
     order = sorted(growing, key=lambda index: index not in near)
@@ -196,9 +196,9 @@ def _by_kind(
     for index in order[:first_of_rest]:
         held = problem.jobs[index].current_nodes
         if tree and index in near:
-            changed[index] = [*held, *_taken_near(index, flow, free_by_kind, rank, tree, held)]
+            changed[index] = [*held, *_take_near_nodes(index, flow, free_by_kind, rank, tree, held)]
         else:
-            changed[index] = [*held, *_taken(index, flow, free_by_kind, rank)]
+            changed[index] = [*held, *_take_nodes(index, flow, free_by_kind, rank)]
     # Any node suits those that are left: they leave enough for each other whatever they take.
     rest = sorted((node for nodes in free_by_kind for node in nodes), key=rank)
     for index in order[first_of_rest:]:
@@ -208,10 +208,10 @@ def _by_kind(
     return changed
 
 
-def _taken_near(
+def _take_near_nodes(
     index: int, flow: KindFlow, free_by_kind: Sequence[list[str]], rank: Rank, tree: NodeTree, held: Iterable[str]
 ) -> list[str]:
-    """As `_taken`, for a job that prefers nodes near each other; it may also be one that chooses what it keeps."""
+    """As `_take_nodes`, for a job that prefers nodes near each other; it may also be one that chooses what it keeps."""
     gained, closed = list[str](), set[int]()
     while flow.wanted[index]:
         limits = flow.limits[index]
@@ -224,7 +224,7 @@ def _taken_near(
         touched = {tree.leaf_of[node] for node in (*held, *gained)}
         share = fewest_groups(tree, tree.per_leaf(kinds), touched, flow.wanted[index])
         for node in _split(tree, sorted(kinds, key=rank), share)[0]:
-            if not flow.take(index, kinds[node]):
+            if not flow.take_node(index, kinds[node]):
                 closed.add(kinds[node])  # what the others need does not become less
                 break
             gained.append(node)
@@ -232,13 +232,13 @@ def _taken_near(
     return gained
 
 
-def _taken(index: int, flow: KindFlow, free_by_kind: Sequence[list[str]], rank: Rank) -> list[str]:
+def _take_nodes(index: int, flow: KindFlow, free_by_kind: Sequence[list[str]], rank: Rank) -> list[str]:
     """The nodes that a growing job takes; removed from `free_by_kind`, whose lists end with the best."""
     gained, closed = list[str](), set[int]()
     while flow.wanted[index]:
         open_kinds = [kind for kind, nodes in enumerate(free_by_kind) if nodes and kind not in closed]
         best = min(open_kinds, key=lambda kind: rank(free_by_kind[kind][-1]))
-        if flow.take(index, best):
+        if flow.take_node(index, best):
             gained.append(free_by_kind[best].pop())
         else:
             closed.add(best)  # what the others need does not become less

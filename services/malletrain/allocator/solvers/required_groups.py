@@ -27,7 +27,7 @@ from malletrain.allocator.problem.group_table import (
 )
 from malletrain.allocator.problem.objective import ScaleValues, objective_of, scale_values
 from malletrain.allocator.solvers.choice_table import best_counts, groups_of, present_counts
-from malletrain.allocator.solvers.group_choice import chosen_groups, kept_parts, settled
+from malletrain.allocator.solvers.group_choice import chosen_groups, kept_parts, settle_groups
 from malletrain.allocator.solvers.kind_flow import KindTable, can_be_placed, placeable_counts
 from malletrain.allocator.solvers.milp import MilpModel
 from malletrain.allocator.solvers.milp_counts import read_counts
@@ -78,7 +78,7 @@ def solve_in_groups(table: GroupTable, solve_model: SolveModel) -> GroupedCounts
     owners, pool = groups_of(problem), problem.capacity
     sure = {job: own[0] for job, own in table.options.items() if len(own) == 1 and not table.replica(job)}
     bound = best_counts(per_job, pool, owners or (*_limits(table, sure), *_replica_limits(table)))
-    if (placed := settled(table, bound)) is not None:
+    if (placed := settle_groups(table, bound)) is not None:
         return GroupedCounts(bound, placed, proven=True, solver="dp")
     reason = f"highs-groups: a model of more than {_MAX_VARIABLES} variables"
     solution: GroupedCounts | None = None
@@ -248,14 +248,14 @@ def _in_turn(
     for job, parts in chosen.items():
         parts_left = [GroupPart(part.option, count) for part, count in zip(parts, placed[job], strict=True)]
         if table.replica(job):
-            parts_left = _permitted(table, job, parts_left, per_job[job].sizes.tolist())
+            parts_left = _permitted_parts(table, job, parts_left, per_job[job].sizes.tolist())
             counts[job] = _nodes(parts_left)
         if counts[job]:
             parts_of[job] = parts_left
     return counts, table.within(parts_of, counts)
 
 
-def _permitted(table: GroupTable, job: int, parts: Sequence[GroupPart], sizes: Sequence[int]) -> list[GroupPart]:
+def _permitted_parts(table: GroupTable, job: int, parts: Sequence[GroupPart], sizes: Sequence[int]) -> list[GroupPart]:
     """The most of a job's replicas, of those for which there are nodes, that make a scale which it may have.
 
     If it can't complete what it has, it keeps the largest scale of the whole replicas that it has.

@@ -11,7 +11,7 @@ from malletrain.allocator.problem.group_table import GroupTable, requires_group
 from malletrain.allocator.problem.objective import ScaleValues, objective_of, scale_values
 from malletrain.allocator.problem.validation import validate
 from malletrain.allocator.solvers.choice_table import best_counts, choose, groups_of, present_counts
-from malletrain.allocator.solvers.group_choice import settled
+from malletrain.allocator.solvers.group_choice import settle_groups
 from malletrain.allocator.solvers.kind_flow import KindTable, can_be_placed, placeable_counts
 from malletrain.allocator.solvers.milp import Floats, MilpModel
 from malletrain.allocator.solvers.milp_counts import counts_model, read_counts, solution_of
@@ -65,12 +65,12 @@ def solve(
         per_job = [scale_values(job, problem) for job in problem.jobs]
         model, read = _model(problem, per_job, formulation)
         answer = _answer(model, seconds, process)
-        solution = _checked(per_job, problem, read, answer.solution)
+        solution = _feasible_counts(per_job, problem, read, answer.solution)
         counts, outcome = _judge(problem, per_job, formulation, answer, solution)
         objective = objective_of(per_job, counts)
     if any(map(requires_group, problem.jobs)):
         table = GroupTable.of(problem)
-        found_as = settled(table, counts)
+        found_as = settle_groups(table, counts)
         if found_as is None:
             grouped = solve_in_groups(table, lambda model, most: _answer(model, min(seconds, most), process))
             counts, found_as = grouped.counts, grouped.placed_as
@@ -107,7 +107,7 @@ def _solve_by_kind(
     per_job, groups = [scale_values(job, problem) for job in problem.jobs], groups_of(problem)
     table = KindTable.of(problem)
     answer = _answer(kinds_model(per_job, table, groups, problem.max_nodes), seconds, process)
-    counts = _checked(per_job, problem, lambda solution: read_counts(per_job, solution), answer.solution)
+    counts = _feasible_counts(per_job, problem, lambda solution: read_counts(per_job, solution), answer.solution)
     if counts is not None and not can_be_placed(problem, counts):
         counts = None
     if counts is not None and answer.proven:
@@ -131,7 +131,7 @@ def _answer(model: MilpModel, seconds: float, process: SolverProcess | None) -> 
             own.close()
 
 
-def _checked(
+def _feasible_counts(
     per_job: Sequence[ScaleValues], problem: AllocationProblem, read: ReadSolution, solution: Floats | None
 ) -> list[int] | None:
     """The counts of a solution; None where there is none, or where rounding has made it infeasible."""

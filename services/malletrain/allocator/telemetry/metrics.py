@@ -116,12 +116,12 @@ class AllocatorMetrics:
         metrics.watch(lambda: self._applied, rendered, None)
         metrics.watch(self._last_hour, _utilization_metrics, None)
 
-    def solved(self, allocation: Allocation) -> None:
+    def note_solution(self, allocation: Allocation) -> None:
         """A problem was solved, for a plan or for a caller."""
         self._solves.labels(allocation.solver, allocation.status).inc()
         self._solve_seconds.labels(allocation.solver).observe(allocation.solve_seconds)
 
-    def tuned(self, event: TuningEvent) -> None:
+    def note_tuning(self, event: TuningEvent) -> None:
         """A run of auto-tuning has ended."""
         self._tuning_runs.labels(event.value).inc()
 
@@ -130,7 +130,7 @@ class AllocatorMetrics:
         self._forward.clear()
         self._forward.labels(forward.policy.value).set(forward.seconds)
 
-    def planned(
+    def note_plan(
         self, generation: int, problem: AllocationProblem, allocation: Allocation, outcome: PlanOutcome
     ) -> None:
         """A plan was made and offered to JobManager.

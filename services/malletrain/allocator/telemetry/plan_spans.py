@@ -44,7 +44,7 @@ class PlanSpan:
         finally:
             span.end()
 
-    def solved(self, problem: AllocationProblem, allocation: Allocation) -> None:
+    def note_solution(self, problem: AllocationProblem, allocation: Allocation) -> None:
         """Note the problem and its answer."""
         self._span.note(
             jobs=len(problem.jobs),
@@ -55,7 +55,7 @@ class PlanSpan:
             solve_seconds=allocation.solve_seconds,
         )
 
-    def answered(self, plan: allocator_pb2.Plan) -> None:
+    def note_outcome(self, plan: allocator_pb2.Plan) -> None:
         """Note what became of the plan."""
         self._span.note(plan__generation=plan.generation, applied=plan.applied, refusal=plan.refusal)
         if plan.applied:

@@ -56,7 +56,7 @@ class UseMeter:
         self._last: tuple[float, PresentUse | None] = (0.0, None)
         self._starts: dict[str, tuple[float, ...]] = {}
 
-    def note(self, now: float, present: PresentUse | None) -> tuple[float, PresentUse] | None:
+    def note_use(self, now: float, present: PresentUse | None) -> tuple[float, PresentUse] | None:
         """What is so from now on; to be told every second or so.
 
         Args:

@@ -92,7 +92,7 @@ class UtilizationRecorder:
     def look(self) -> None:
         """Take what is so now."""
         now = self._clock.time()
-        passed = self._meter.note(now, present_use(self._cluster(), self._uses, now))
+        passed = self._meter.note_use(now, present_use(self._cluster(), self._uses, now))
         if passed is not None:
             since, present = passed
             self._shares.note_time(since, now, present)

@@ -152,17 +152,17 @@ class ForkedSupervisor:
 
 
 @lru_cache(_MAX_COMMANDS)
-def _parsed(command: tuple[str, ...]) -> PythonCommand | None:
+def _parse(command: tuple[str, ...]) -> PythonCommand | None:
     """A command, taken apart once: those of all jobs are looked at several times a second."""
     return parse_python_command(command)
 
 
 def _script_of(spec: JobSpec) -> Path | None:
-    parsed = _parsed(spec.command)
+    parsed = _parse(spec.command)
     return Path(spec.working_directory, parsed.target) if parsed is not None and parsed.kind == "script" else None
 
 
-def _modified(scripts: Iterable[Path]) -> dict[Path, int]:
+def _modification_times(scripts: Iterable[Path]) -> dict[Path, int]:
     """When scripts were modified, in nanoseconds since the epoch; without those that are not there."""
     changed_at = {}
     for script in scripts:
@@ -263,7 +263,7 @@ class SupervisorStarter:
         if not self._standby.pids or not scripts:
             return
         try:
-            self._scripts = await self._threads.run("scripts", lambda: _modified(scripts))
+            self._scripts = await self._threads.run("scripts", lambda: _modification_times(scripts))
         except UserBusyError as error:
             self._scripts = {}
             self._log.info("scripts are not learned ahead", error=str(error))
@@ -306,7 +306,7 @@ class SupervisorStarter:
         return {**env.TRAINER_DEFAULTS, **own}
 
     def _is_forkable(self, spec: JobSpec) -> bool:
-        return not spec.cold_start and self._backend(spec) != "command" and bool(_parsed(spec.command))
+        return not spec.cold_start and self._backend(spec) != "command" and bool(_parse(spec.command))
 
     def close(self) -> None:
         """End the standby processes."""

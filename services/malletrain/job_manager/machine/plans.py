@@ -107,7 +107,7 @@ def _drop_what_is_lost(
     for job_id, nodes in tuple(parts.items()):
         job = transaction.jobs[job_id]
         lost = _lost_nodes(transaction, job, nodes, unusable, owners)
-        fitting = _reduced(job, nodes, lost) if lost else nodes
+        fitting = _reduce(job, nodes, lost) if lost else nodes
         if fitting is None:
             del parts[job_id]
             left_out = without(nodes, job.wanted)
@@ -211,7 +211,7 @@ def _lost_nodes(
     return lost
 
 
-def _reduced(job: Job, nodes: tuple[str, ...], lost: Mapping[str, str]) -> tuple[str, ...] | None:
+def _reduce(job: Job, nodes: tuple[str, ...], lost: Mapping[str, str]) -> tuple[str, ...] | None:
     """The largest permitted scale on what remains; nodes that the job has are kept first. None if there is none."""
     remaining = job.whole(nodes, without(nodes, lost))
     fitting = within(remaining, first_whole(job, remaining, frozenset(job.commanded)))

@@ -160,7 +160,7 @@ def _set_weight(transaction: Transaction, job: Job, weight: float, by: str) -> N
         return
     who = "its owner" if by == job.owner else by
     changed = transaction.put(job, spec=replace(job.spec, weight=weight))
-    transaction.note(changed, JobReason.WEIGHT_SET, f"weight {weight:g} in place of {job.spec.weight:g}, by {who}")
+    transaction.add_event(changed, JobReason.WEIGHT_SET, f"weight {weight:g} in place of {job.spec.weight:g}, by {who}")
 
 
 def _shut_down(transaction: Transaction) -> None:
@@ -272,7 +272,7 @@ def _remove_lost(transaction: Transaction, job: Job, lost: frozenset[str], since
         _shrink_or_stop(transaction, transaction.put(job, preempted=True), reason, left_over, wanted)
         return
     job = transaction.put(job, commanded=left_over, wanted=wanted)
-    transaction.note(job, JobReason.PREEMPTED, f"{reason}; already stopping: {job.reason}")
+    transaction.add_event(job, JobReason.PREEMPTED, f"{reason}; already stopping: {job.reason}")
 
 
 def _shrink_or_stop(

@@ -172,7 +172,7 @@ def _note_releases(transaction: Transaction, job: Job, releases: list[NodeReleas
         if release.left:
             seconds = max(0.0, transaction.now - release.since)
             reason = f"released: no process is left on {release.node}"
-            transaction.note(job, JobReason.NODE_RELEASED, reason, seconds)
+            transaction.add_event(job, JobReason.NODE_RELEASED, reason, seconds)
 
 
 def handle_supervisor_ended(transaction: Transaction, ended: SupervisorEnded) -> None:

@@ -88,7 +88,7 @@ class Transaction:
         self.events.append(JobEvent(self.now, job.id, job.state, state, code, reason, moved.commanded))
         return self._store(moved)
 
-    def note(self, job: Job, code: JobReason, reason: str, release_seconds: float = 0.0) -> None:
+    def add_event(self, job: Job, code: JobReason, reason: str, release_seconds: float = 0.0) -> None:
         """Add a row to the journal; the job's own reason stays."""
         self.events.append(
             JobEvent(self.now, job.id, job.state, job.state, code, reason, job.commanded, release_seconds)

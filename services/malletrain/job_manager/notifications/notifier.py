@@ -70,7 +70,7 @@ class Notifier:
         while True:
             try:
                 if not noted:
-                    await self._note(self._progress)
+                    await self._save_progress(self._progress)
                     noted = True
                 await self._tell_ends()
                 if NoticeKind.WAITING in self._settings.events:
@@ -88,10 +88,10 @@ class Notifier:
                     job = await asyncio.to_thread(self._store.job, job_number(row.event.job_id))
                     notice = end_notice(row.sequence, row.event, job, self._settings.events)
                     if notice is not None:
-                        await self._tell(notice)
-                        await self._note(replace(self._progress, sequence=row.sequence))
+                        await self._send(notice)
+                        await self._save_progress(replace(self._progress, sequence=row.sequence))
             if rows and self._progress.sequence != rows[-1].sequence:
-                await self._note(replace(self._progress, sequence=rows[-1].sequence))
+                await self._save_progress(replace(self._progress, sequence=rows[-1].sequence))
             if len(rows) < _ROWS:
                 return
 
@@ -100,18 +100,18 @@ class Notifier:
         now = self._clock.time()
         waits = waits_now(self._progress.waits, jobs.values(), now)
         if waits != self._progress.waits:
-            await self._note(replace(self._progress, waits=waits))
+            await self._save_progress(replace(self._progress, waits=waits))
         for job_id in due_waits(waits, self._settings.waiting_seconds, now):
             since = waits.since[job_id]
-            await self._tell(JobNotice(f"{job_id}-{since:.0f}", NoticeKind.WAITING, now, jobs[job_id], now - since))
+            await self._send(JobNotice(f"{job_id}-{since:.0f}", NoticeKind.WAITING, now, jobs[job_id], now - since))
             waits = replace(waits, told=waits.told | {job_id})
-            await self._note(replace(self._progress, waits=waits))
+            await self._save_progress(replace(self._progress, waits=waits))
 
-    async def _note(self, progress: NoticeProgress) -> None:
+    async def _save_progress(self, progress: NoticeProgress) -> None:
         await asyncio.to_thread(write_progress, self._file, progress)
         self._progress = progress
 
-    async def _tell(self, notice: JobNotice) -> None:
+    async def _send(self, notice: JobNotice) -> None:
         log = self._log.bind(job=notice.job.id, event_kind=notice.kind.value)
         await send(notice.as_json(), self._deliver, self._settings, self._clock, log)
 

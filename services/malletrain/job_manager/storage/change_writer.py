@@ -50,12 +50,12 @@ class ChangeWriter:
         self._on_stored = on_stored
         self._batches = WriteBehind[_Batch](
             lambda batch: store.save(batch.change),
-            _merged,
+            _merge,
             "job_manager",
             on_stored=self._note_stored,
             may_begin=may_begin,
         )
-        self.run, self.flush, self.stored = self._batches.run, self._batches.flush, self._batches.stored
+        self.run, self.flush, self.stored = self._batches.run, self._batches.flush, self._batches.wait_until_stored
 
     @property
     def behind(self) -> bool:
@@ -91,7 +91,7 @@ class ChangeWriter:
         self._on_stored()
 
 
-def _merged(earlier: _Batch, later: _Batch) -> _Batch:
+def _merge(earlier: _Batch, later: _Batch) -> _Batch:
     change = earlier.change.followed_by(later.change)
     if len(change.events) > _MAX_EVENTS:
         structlog.get_logger(__name__).error("rows of the journal dropped: too many wait for the database")

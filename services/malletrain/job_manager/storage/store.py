@@ -493,7 +493,7 @@ class JobNumbers:
             raise InvalidInputError(str(self._file), "the largest number of a job", noted)
         return max(int(noted), present)
 
-    def note(self, number: int) -> None:
+    def keep_number(self, number: int) -> None:
         """Keep a number, before a job is given it. A kill of this process does not undo that.
 
         Raises:

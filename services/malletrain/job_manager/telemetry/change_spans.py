@@ -106,7 +106,7 @@ class ChangeSpans:
             if any(release.left and node_of(release.node) in nodes for release in job.releases):
                 self._begin(job.id, "leave", context)
 
-    def changed(self, jobs: Iterable[Job]) -> None:
+    def note_changes(self, jobs: Iterable[Job]) -> None:
         """Jobs have changed: some changes may have come to their end."""
         if not self._changes:
             return
@@ -146,9 +146,9 @@ class ChangeSpans:
         finally:
             span.end(error=error)
 
-    def reported(self, job_id: str, reports: Iterable[supervisor_pb2.CommandReport]) -> None:
+    def note_reports(self, job_id: str, reports: Iterable[supervisor_pb2.CommandReport]) -> None:
         """A job's supervisor tells how it carried out commands."""
-        self._supervisors.reported(job_id, reports)
+        self._supervisors.add_reports(job_id, reports)
 
     def close(self) -> None:
         """End what is under way: nobody will see its end."""
@@ -232,7 +232,7 @@ class SupervisorSpans:
         """The job has ended."""
         self._expected.pop(job_id, None)
 
-    def reported(self, job_id: str, reports: Iterable[supervisor_pb2.CommandReport]) -> None:
+    def add_reports(self, job_id: str, reports: Iterable[supervisor_pb2.CommandReport]) -> None:
         """Make spans of reports that are new."""
         expected = self._expected.get(job_id)
         if not expected:

@@ -114,7 +114,7 @@ class JobManagerMetrics:
 
         metrics.watch(snapshot, rendered, ManagerSnapshot())
 
-    def applied(self, stimulus: Stimulus, before: ManagerState, result: TransactionResult, seconds: float) -> None:
+    def note_applied(self, stimulus: Stimulus, before: ManagerState, result: TransactionResult, seconds: float) -> None:
         """A stimulus was applied.
 
         Args:

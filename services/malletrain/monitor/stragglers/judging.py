@@ -84,7 +84,7 @@ class JobWorkers:
     _scores: dict[int, int] = field(default_factory=dict)
     _slow: dict[int, SlowWorker] = field(default_factory=dict)
 
-    def take(self, times: Iterable[WorkerTime], share: float, now: float) -> None:
+    def take_times(self, times: Iterable[WorkerTime], share: float, now: float) -> None:
         """Compare what workers have told with what the others say.
 
         Args:

@@ -99,7 +99,7 @@ class StragglerBook:
             elif (known := self._jobs.get(job_id)) is None or known.nodes != job.nodes:
                 self._jobs[job_id] = JobWorkers(job.owner, job.nodes)
 
-    def take(self, job_id: str, times: Iterable[WorkerTime], now: float) -> list[SlowChange]:
+    def take_times(self, job_id: str, times: Iterable[WorkerTime], now: float) -> list[SlowChange]:
         """Take in what workers of a job have told.
 
         Args:
@@ -114,7 +114,7 @@ class StragglerBook:
         if workers is None:
             return []
         before = {worker.rank: worker for worker in workers.slow}
-        workers.take(times, self.options.share, now)
+        workers.take_times(times, self.options.share, now)
         after = {worker.rank: worker for worker in workers.slow}
         self._hold_against_nodes(job_id, workers, now)
         return [

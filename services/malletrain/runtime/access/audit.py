@@ -58,7 +58,7 @@ class Refusals:
         self._counts: Counter[RefusalKind] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def note(self, kind: RefusalKind) -> bool:
+    def count_refusal(self, kind: RefusalKind) -> bool:
         """Count a refusal; whether it gets a line of its own."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -94,7 +94,9 @@ def audit(method: str, identity: Identity | None, request: Any, peer: str, refus
     """
     # Whoever needs no token costs nothing either, whether allowed or not.
     costs_nothing = bool(refused) or identity is None
-    if costs_nothing and not _REFUSALS.note(RefusalKind(_who(identity, peer), method, refused[:_MAX_REASON_LENGTH])):
+    if costs_nothing and not _REFUSALS.count_refusal(
+        RefusalKind(_who(identity, peer), method, refused[:_MAX_REASON_LENGTH])
+    ):
         return
     log = refusal_logger(_LOGGER) if costs_nothing else structlog.get_logger(_LOGGER)
     log.info(

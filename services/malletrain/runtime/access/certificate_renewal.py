@@ -58,7 +58,7 @@ class CertificateRenewal:
         if self._published is not None:
             publish_authority(self._state_dir, self._published, self._clock)
 
-    async def keep(self) -> None:
+    async def keep_renewed(self) -> None:
         """Look every minute, more often where certificates live for minutes only, until cancelled."""
         log = structlog.get_logger(__name__)
         while True:

@@ -63,11 +63,11 @@ class TokenChecker:
         if len(values) > 1 or not isinstance(value, str) or not value.startswith(SCHEME):
             raise UnauthenticatedError(f"expected one header `authorization: Bearer TOKEN`: {_REMEDY}")
         try:
-            return self._verified(value.removeprefix(SCHEME))
+            return self._verify(value.removeprefix(SCHEME))
         except UnauthenticatedError as error:
             raise UnauthenticatedError(f"{error}: {_REMEDY}") from None
 
-    def _verified(self, token: str) -> Identity:
+    def _verify(self, token: str) -> Identity:
         identity = self._known.get(token)
         if identity is None:
             identity = self._tokens.verify(token)
@@ -111,7 +111,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or method.startswith(_HEALTH):
             return handler
-        required = self._required(method)
+        required = self._required_role(method)
         identity: Identity | None = None
         try:
             if required is not Role.ANYBODY:
@@ -126,7 +126,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             set_caller(identity)
         return _audited(handler, method, identity) if is_audited(method) else handler
 
-    def _required(self, method: str) -> Role | None:
+    def _required_role(self, method: str) -> Role | None:
         if method.startswith(_REFLECTION):
             return Role.ANYBODY if self._open_reflection else Role.VIEWER
         return REQUIRED_ROLES.get(method)

@@ -129,11 +129,11 @@ class RevocationFile:
             return
         version = (status.st_ino, status.st_mtime_ns, status.st_size)
         if version != self._version:
-            self._revoked = _parsed(json.loads(self._path.read_text(encoding="utf-8")))
+            self._revoked = _parse(json.loads(self._path.read_text(encoding="utf-8")))
             self._version = version
 
 
-def _parsed(content: Any) -> RevokedTokens:
+def _parse(content: Any) -> RevokedTokens:
     if not isinstance(content, dict):
         raise ValueError("expected an object")
     parts = [content.get(name, {}) for name in ("tokens", "users")]

@@ -75,7 +75,7 @@ class TokenFile:
             raise UnavailableError(f"{self._path} can't be written: {error.strerror}") from error
         return True
 
-    async def keep(self) -> None:
+    async def keep_renewed(self) -> None:
         """Look every minute, more often where tokens live for minutes only, until cancelled."""
         log = structlog.get_logger(__name__)
         while True:
@@ -137,7 +137,7 @@ class ViewerFolder:
             raise UnavailableError(f"access.viewer_folder: {error}") from error
         return self._token.renew() or renewed
 
-    async def keep(self) -> None:
+    async def keep_renewed(self) -> None:
         """Look every minute, more often where tokens live for minutes only, until cancelled."""
         log = structlog.get_logger(__name__)
         while True:

@@ -151,7 +151,7 @@ class MessageReader:
         self._seconds = seconds
         self._slots: dict[Caller, _Slots] = {}
 
-    async def take(self, caller: Caller, context: Any) -> Any:
+    async def take_message(self, caller: Caller, context: Any) -> Any:
         """The message of a call that has one. Ends the call if it does not come in time.
 
         Args:
@@ -261,7 +261,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
                 if takes_stream:
                     async with self._messages.stream(caller):
                         return await inner(requests, context)
-                return await inner(await self._messages.take(caller, context), context)
+                return await inner(await self._messages.take_message(caller, context), context)
 
         async def call_stream(requests: Any, context: Any) -> AsyncIterator[Any]:
             async with self._admitted(identity, context) as caller:
@@ -270,7 +270,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
                         async for response in responses_of(inner, requests, context):
                             yield response
                     return
-                request = await self._messages.take(caller, context)
+                request = await self._messages.take_message(caller, context)
                 async for response in responses_of(inner, request, context):
                     yield response
 

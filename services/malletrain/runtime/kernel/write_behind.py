@@ -119,7 +119,7 @@ class WriteBehind(Generic[BatchT]):
             self._news.set()
             raise
 
-    async def stored(self) -> None:
+    async def wait_until_stored(self) -> None:
         """Wait until all that was added so far is stored.
 
         Raises:

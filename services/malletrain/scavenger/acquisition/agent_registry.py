@@ -275,7 +275,7 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         if entry.certificate is not None:
             self._histories[entry.node] = history.after(entry)
             if certificates is not None and entry.certificate.placeholder is not None:
-                certificates.note(entry.certificate.placeholder)
+                certificates.note_number(entry.certificate.placeholder)
 
     async def keep_certificates(self) -> None:
         """Renew the certificates of agents, and see the end of the one that agents of 0.1 share, until cancelled."""

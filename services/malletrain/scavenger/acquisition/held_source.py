@@ -153,7 +153,7 @@ class HeldSource:
         crew.start(self._follow_inner(), "observations of the scheduler")
         crew.start(self._controller.run(), "placeholders")
         crew.start(self._demand.follow(), "demand")
-        crew.start(self._certificates.keep(), "certificates")
+        crew.start(self._certificates.keep_renewed(), "certificates")
         crew.start(self._registry.keep_certificates(), "certificates of agents")
         try:
             await self._wait_for_earlier_agents(crew)

@@ -55,7 +55,7 @@ class NodeCertificates:
         """Another one for the same node and placeholder. Otherwise as `issue`."""
         return self._issue(node, placeholder, self._lifespan)
 
-    def note(self, placeholder: int) -> None:
+    def note_number(self, placeholder: int) -> None:
         """A placeholder with this number has been seen: the next one has a higher number."""
         self._newest = max(self._newest, placeholder)
 

@@ -67,7 +67,7 @@ class NodeSpeeds:
     share: float = 0.2
     _kept: dict[str, tuple[NodeSpeed, ...]] = field(default_factory=dict)
 
-    def take(self, name: str, speed: NodeSpeed) -> bool:
+    def take_measure(self, name: str, speed: NodeSpeed) -> bool:
         """Take in a measure; whether it is news: an agent that connects again tells the same one."""
         before = self._kept.get(name, ())
         if not speed.valid or speed in before:
@@ -113,5 +113,5 @@ def read_speeds(stored: Mapping[str, Any], share: float) -> NodeSpeeds:
         for entry in entries if isinstance(entries, list) else ():
             match entry:
                 case [float() | int() as hashing, float() | int() as copying]:
-                    speeds.take(name, NodeSpeed(float(hashing), float(copying)))
+                    speeds.take_measure(name, NodeSpeed(float(hashing), float(copying)))
     return speeds

@@ -60,7 +60,7 @@ class LearnedStay:
         self._fitted_at = float("-inf")
         self._new = 0
 
-    def ended(self, length: float) -> None:
+    def learn(self, length: float) -> None:
         """Learn from a fragment that lasted `length` seconds."""
         if length > 0:
             if len(self._lengths) == KEPT_FRAGMENTS:
@@ -136,7 +136,7 @@ class StayEstimator:
         changed = [(name, since) for name, since in self._idle.items() if newest(name) != since]
         for name, since in changed:
             if name not in idle or idle[name] > since:
-                self.current.ended(min(time, idle.get(name, time)) - since)
+                self.current.learn(min(time, idle.get(name, time)) - since)
         self._idle = dict(idle)
 
     def move_times(self, seconds: float) -> None:

@@ -74,7 +74,7 @@ class NodeNoticeQueue:
         """How many notices found no room since the last delivery."""
         return self._left_out
 
-    def note(self, notice: NodeNotice) -> bool:
+    def add_notice(self, notice: NodeNotice) -> bool:
         """Take up something to tell, unless it was told lately or is not to be told.
 
         Returns:

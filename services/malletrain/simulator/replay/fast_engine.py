@@ -114,7 +114,7 @@ class _Allocator:
 
     def _see(self, jobs: Sequence[RunningJob], counts: Sequence[int]) -> None:
         for run, count in zip(jobs, counts, strict=True):
-            self._changes.see(run.job.id, count, self._clock())
+            self._changes.note_scale(run.job.id, count, self._clock())
 
     def _groups(self, jobs: Sequence[RunningJob]) -> Sequence[OwnerGroup]:
         limit = self._options.max_nodes_per_owner
@@ -367,7 +367,7 @@ class _Replay:
         """
         cost = 0.0
         for node in event.left:
-            self._stays.ended(event.time_s - self._idle_since.pop(node))
+            self._stays.learn(event.time_s - self._idle_since.pop(node))
             run = self._holder.pop(node, None)
             if run is None:
                 self._free.discard(node)

@@ -190,7 +190,7 @@ class ElasticGroup:
         seen = ended if stays else replace(ended, lost=True)
         if ended.going:
             rescued, newcomer = stays and ended.killed and not ended.hung, ended.slot in before.joining
-            self._watch.see(seen, now, failed=failed or not stays, rescued=rescued, newcomer=newcomer)
+            self._watch.note_end(seen, now, failed=failed or not stays, rescued=rescued, newcomer=newcomer)
         self._lose(ended, meaning, facts.over or ended.code == 0, now)
         if facts.over:
             return None
@@ -373,7 +373,7 @@ class ElasticGroup:
         self.trainers.kill(self._workers(formation.removed))
         self._formed_at = now
         self._hangs = self._hangs.formed()
-        self._watch.formed(len(formation.hosts), now)
+        self._watch.begin_generation(len(formation.hosts), now)
         self._next_notice = now + _NOTICE_SECONDS
         return True
 

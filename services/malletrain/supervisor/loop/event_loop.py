@@ -339,7 +339,7 @@ class EventLoop:
         if self._releases.kill_due(now):
             self._group.killed_late(now)
         for release in self._releases.finished(now):
-            self._reports.released(release.hosts)
+            self._reports.note_released(release.hosts)
             release.done.set_result(self._state())
 
     # -- what others see -------------------------------------------------------------------------------------------
@@ -465,7 +465,7 @@ class CommandReports:
         done = [command for command in self._open if command.sequence and command.sequence <= confirmed_sequence]
         self._end(done, done=True)
 
-    def released(self, hosts: frozenset[str]) -> None:
+    def note_released(self, hosts: frozenset[str]) -> None:
         """Nothing is left on hosts, as was commanded."""
         self._end(
             [

@@ -192,7 +192,7 @@ class RestartingGroup:
         meaning = ended.meaning(role, asked=restarting_exits.member_asked(ended, before, facts))
         failed = meaning is ExitMeaning.FAILED
         seen = replace(ended, lost=True) if ended.slot.host in facts.leaving else ended
-        self._watch.see(seen, now, failed=failed, rescued=ended.slot in self._rescued)
+        self._watch.note_end(seen, now, failed=failed, rescued=ended.slot in self._rescued)
         self._lose(ended, meaning, now, others_end=facts.over or ended.code == 0)
         if facts.over:
             return None
@@ -338,7 +338,7 @@ class RestartingGroup:
             worker.go({**environments[slot], **own})
         self._formed_at = now
         self._rescued.clear()
-        self._watch.formed(len(self._generation.hosts), now)
+        self._watch.begin_generation(len(self._generation.hosts), now)
 
     def _extend(self, now: float) -> bool:
         """Give the members more time, once, if one shows that it is saving; whether they got it."""

@@ -39,7 +39,7 @@ class FailureWatch:
         self._formed_at: float | None = None
         self._ends: list[MemberEnd] = []
 
-    def formed(self, scale: int, now: float) -> None:
+    def begin_generation(self, scale: int, now: float) -> None:
         """A generation begins on so many hosts."""
         self._scale, self._formed_at, self.newest = scale, now, None
         self._ends.clear()
@@ -49,7 +49,7 @@ class FailureWatch:
         """Whether a worker has failed, and it is not settled yet what that means."""
         return bool(self._ends)
 
-    def see(self, ended: WorkerExit, now: float, *, failed: bool, rescued: bool, newcomer: bool = False) -> None:
+    def note_end(self, ended: WorkerExit, now: float, *, failed: bool, rescued: bool, newcomer: bool = False) -> None:
         """A worker has ended.
 
         Args:

@@ -85,7 +85,7 @@ async def run_command(argv: Sequence[str], timeout_seconds: float, command_input
         raise SourceError(f"{argv[0]} can't be run: {error}") from error
     try:
         async with asyncio.timeout(timeout_seconds):
-            output, errors = await _hear(process)
+            output, errors = await _read_output(process)
     except TimeoutError as error:
         raise SourceError(f"{argv[0]} has not answered within {timeout_seconds:g} s") from error
     finally:
@@ -93,11 +93,11 @@ async def run_command(argv: Sequence[str], timeout_seconds: float, command_input
     if len(output) > _MAX_BYTES:
         raise SourceError(f"{argv[0]} printed more than {_MAX_BYTES} bytes")
     if process.returncode:
-        raise CommandFailedError(argv[0], process.returncode, _shortened(errors.decode(errors="replace").strip()))
+        raise CommandFailedError(argv[0], process.returncode, _shorten(errors.decode(errors="replace").strip()))
     return output.decode(errors="replace")
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """The first line, which tells what is wrong, and the end of the others; qsub prints its usage after it."""
     first, _, others = text.partition("\n")
     rest = others.strip()
@@ -112,7 +112,7 @@ def _environment() -> dict[str, str]:
     return variables | {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
-async def _hear(process: RunningCommand) -> tuple[bytes, bytes]:
+async def _read_output(process: RunningCommand) -> tuple[bytes, bytes]:
     """What a process prints and says, until it ends. It is killed when it prints too much."""
     output, errors, _ = await asyncio.gather(
         _read(process.stdout, _MAX_BYTES, process.kill), _read(process.stderr, _MAX_ERROR_BYTES), process.wait()
