@@ -85,7 +85,7 @@ def test_one_slow_message_among_others_says_nothing() -> None:
 def test_of_two_workers_nobody_says_which_is_slow() -> None:
     book = book_of(place("j1", "ada", NODES[:2]))
     tell(book, "j1", {0: 10.0, 1: 100.0}, often=9)
-    assert (book.slow_workers("j1"), book.measured("j1", 90.0)) == ([], 2)
+    assert (book.slow_workers("j1"), book.count_measured("j1", 90.0)) == ([], 2)
 
 
 def test_workers_on_other_nodes_than_the_jobs_and_those_of_unknown_jobs_are_left_out() -> None:
@@ -93,7 +93,7 @@ def test_workers_on_other_nodes_than_the_jobs_and_those_of_unknown_jobs_are_left
     for _ in range(4):
         assert book.take_times("j2", times(THIRD_SLOW), 0.0) == []
         book.take_times("j1", times({0: 10.0, 1: 10.0, 3: 500.0}), 0.0)
-    assert (book.slow_workers("j1"), book.slow_nodes(0.0), book.measured("j1", 0.0)) == ([], [], 2)
+    assert (book.slow_workers("j1"), book.slow_nodes(0.0), book.count_measured("j1", 0.0)) == ([], [], 2)
 
 
 def test_a_node_is_called_slow_by_each_owner_once() -> None:
@@ -138,7 +138,7 @@ def test_at_another_scale_and_after_its_end_a_job_says_nothing_of_its_workers() 
     book.place([place("j1", "ada", NODES[:3])], all_jobs=False)
     assert (book.slow_workers("j1"), book.all_slow_workers()) == ([], 1)
     book.place([], all_jobs=True)
-    assert (book.slow_workers("j2"), book.measured("j2", 0.0)) == ([], 0)
+    assert (book.slow_workers("j2"), book.count_measured("j2", 0.0)) == ([], 0)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ class JobWatcher:
             )
             for changed in changes:
                 for job in changed:
-                    self._tell(job)
+                    self._tell_listeners(job)
                 if self._closed.is_set():
                     return
         except grpc.RpcError as error:
@@ -103,7 +103,7 @@ class JobWatcher:
         if self._closed.wait(seconds):
             raise UnavailableError("the connection was closed")
 
-    def _tell(self, job: resources_pb2.Job) -> None:
+    def _tell_listeners(self, job: resources_pb2.Job) -> None:
         with self._lock:
             listeners = list(self._waiting.get(job.id, ()))
         for listener in listeners:

@@ -129,7 +129,7 @@ class FunctionJob(Future[ValueT], Generic[ValueT]):
                 self.set_running_or_notify_cancel()  # wakes those who wait for several
         return True
 
-    def _take(self, result: CallResult | None, ended: resources_pb2.Job) -> None:
+    def _take_result(self, result: CallResult | None, ended: resources_pb2.Job) -> None:
         """Take in how its job ended."""
         with suppress(InvalidStateError):  # it may be cancelled at any moment
             if result is None:
@@ -405,14 +405,14 @@ class Executor(concurrent.futures.Executor):
 
         future.add_done_callback(ended)
         watcher.add(job.id, on_change)
-        self._helper.submit(_ask, job, on_change)
+        self._helper.submit(_look_once, job, on_change)
 
     def _go_on(self) -> None:
         with suppress(MalleTrainError):  # the futures have it
             self._submit_waiting()
 
 
-def _ask(job: Job, listener: Callable[[resources_pb2.Job | MalleTrainError], None]) -> None:
+def _look_once(job: Job, listener: Callable[[resources_pb2.Job | MalleTrainError], None]) -> None:
     """Look once whether a job had ended before it was followed. If JobManager is away, what is followed says it."""
     with suppress(MalleTrainError):
         listener(job.refresh()._message)
@@ -429,7 +429,7 @@ def _finish(future: FunctionJob[Any], ended: resources_pb2.Job) -> None:
         while result is None and job_state_of(ended.state) is JobState.COMPLETED and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
             result = read_result(future.folder)
-        future._take(result, ended)
+        future._take_result(result, ended)
     except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
         future._fail(error)
 

@@ -183,17 +183,17 @@ class Job:
         ended, heard = threading.Event(), _Heard()
 
         def on_change(message: resources_pb2.Job | MalleTrainError) -> None:
-            if heard.take(message):
+            if heard.take_message(message):
                 ended.set()
 
         with self._connection.watcher.watching(self.id, on_change):
             deadline = math.inf if timeout is None else time.monotonic() + timeout
-            is_known = self._ask(heard)
+            is_known = self._ask_whether_ended(heard)
             while not heard.is_final:
                 remaining = min(deadline - time.monotonic(), _LOOK_SECONDS)
                 if not ended.wait(max(0.0, remaining)) and time.monotonic() >= deadline:
                     raise TimeoutError(f"{self.id} has not ended after {timeout:g} s")
-                is_known = is_known or self._ask(heard)
+                is_known = is_known or self._ask_whether_ended(heard)
         self._message = heard.result()
         return job_state_of(self._message.state)
 
@@ -203,16 +203,16 @@ class Job:
         ended = asyncio.Event()
 
         def on_change(message: resources_pb2.Job | MalleTrainError) -> None:
-            if heard.take(message) and not loop.is_closed():
+            if heard.take_message(message) and not loop.is_closed():
                 loop.call_soon_threadsafe(ended.set)
 
         with self._connection.watcher.watching(self.id, on_change):
-            is_known = await asyncio.to_thread(self._ask, heard)
+            is_known = await asyncio.to_thread(self._ask_whether_ended, heard)
             while not heard.is_final:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_SECONDS):
                         await ended.wait()
-                is_known = is_known or await asyncio.to_thread(self._ask, heard)
+                is_known = is_known or await asyncio.to_thread(self._ask_whether_ended, heard)
         self._message = heard.result()
         return job_state_of(self._message.state)
 
@@ -285,7 +285,7 @@ class Job:
     def _ended(self) -> bool:
         return job_state_of(self._message.state).final
 
-    def _ask(self, heard: _Heard) -> bool:
+    def _ask_whether_ended(self, heard: _Heard) -> bool:
         """Ask whether it has ended already; returns whether that is known. JobManager may be away."""
         request = job_manager_pb2.GetJobRequest(job_id=self.id)
         try:
@@ -295,7 +295,7 @@ class Job:
                     message = self._connection.stubs.job_manager.GetJob(request, timeout=DEADLINE_SECONDS).job
         except UnavailableError:
             return False
-        heard.take(message)
+        heard.take_message(message)
         return True
 
     def _repr_html_(self) -> str:
@@ -311,7 +311,7 @@ class _Heard:
     def __init__(self) -> None:
         self._found: resources_pb2.Job | MalleTrainError | None = None
 
-    def take(self, message: resources_pb2.Job | MalleTrainError) -> bool:
+    def take_message(self, message: resources_pb2.Job | MalleTrainError) -> bool:
         """Whether that is it."""
         if isinstance(message, resources_pb2.Job) and not job_state_of(message.state).final:
             return False

@@ -54,7 +54,7 @@ class SweepsInThreads:
     def begin(self, user_id: int, job_id: str, sweep: Callable[[], None], done: Callable[[], None]) -> None:
         """Begin one."""
         self._under_way[job_id] += 1
-        task = start_task(self._sweep(user_id, job_id, sweep, done), f"sweep of {job_id}", self._note)
+        task = start_task(self._sweep(user_id, job_id, sweep, done), f"sweep of {job_id}", self._log_error)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -73,5 +73,5 @@ class SweepsInThreads:
             if not self._under_way[job_id]:
                 del self._under_way[job_id]
 
-    def _note(self, error: BaseException) -> None:
+    def _log_error(self, error: BaseException) -> None:
         self._log(f"a sweep has failed: {error!r}")

@@ -52,12 +52,12 @@ class RenewedToken:
             InvalidInputError: there is no token.
         """
         self._path = path
-        self._last = _checked(_read(path), TOKEN_FILE_VARIABLE)
+        self._last = _check_token(_read(path), TOKEN_FILE_VARIABLE)
 
     def token(self) -> str:
         """The token; the last one that was good where the file has none now."""
         with suppress(InvalidInputError):
-            self._last = _checked(_read(self._path), TOKEN_FILE_VARIABLE)
+            self._last = _check_token(_read(self._path), TOKEN_FILE_VARIABLE)
         return self._last
 
 
@@ -142,7 +142,7 @@ def caller_credential(settings: InstallationView, environment: Mapping[str, str]
     """
     variables = os.environ if environment is None else environment
     if token := variables.get(TOKEN_VARIABLE, "").strip():
-        return FixedToken(_checked(token, TOKEN_VARIABLE))
+        return FixedToken(_check_token(token, TOKEN_VARIABLE))
     if path := variables.get(TOKEN_FILE_VARIABLE, ""):
         return RenewedToken(Path(path))
     from malletrain.runtime.access.munge import find_munge  # who has a token starts sooner without it
@@ -168,7 +168,7 @@ def _read(path: Path) -> str:
         raise InvalidInputError(TOKEN_FILE_VARIABLE, f"a file with a token ({error.strerror})", str(path)) from error
 
 
-def _checked(token: str, variable: str) -> str:
+def _check_token(token: str, variable: str) -> str:
     if len(token) > _MAX_TOKEN_LENGTH or not _TOKEN.match(token):
         raise InvalidInputError(variable, f"a token: at most {_MAX_TOKEN_LENGTH} letters, digits and ._-")
     return token

@@ -256,7 +256,7 @@ class LogTimesWriter:
         read = 0
         if known is None:
             try:
-                before, read = _stored(path)
+                before, read = _read_stored(path)
             except OSError as raised:
                 before, error = LogTimes(), raised
         elif known.file == file:
@@ -288,7 +288,7 @@ def _write(path: Path, times: LogTimes, whole: bool) -> OSError | None:
     return None
 
 
-def _stored(path: Path) -> tuple[LogTimes, int]:
+def _read_stored(path: Path) -> tuple[LogTimes, int]:
     """What an earlier writer left, and how many bytes it is."""
     try:
         with open_plain(path) as file:

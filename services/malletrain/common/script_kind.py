@@ -80,11 +80,11 @@ def evidence_of(source: bytes) -> Evidence:
             aliases |= {alias.asname or alias.name: _join(module, alias.name) for alias in node.names}
     names, place, keywords = set[str](), set[str](), set[str]()
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Attribute, ast.Name)) and (name := _dotted(node)):
+        if isinstance(node, (ast.Attribute, ast.Name)) and (name := _dotted_name(node)):
             first, dot, rest = name.partition(".")
             names.add(aliases.get(first, first) + dot + rest)
         elif isinstance(node, ast.Call):
-            called = _called(node)
+            called = _called_name(node)
             keywords |= {f"{called}.{keyword.arg}" for keyword in node.keywords if keyword.arg}
         place |= set(_read_variables(node))
     return Evidence(frozenset(imports), frozenset(names), frozenset(place), frozenset(keywords))
@@ -94,7 +94,7 @@ def _join(module: str, name: str) -> str:
     return f"{module}{name}" if module.endswith(".") else f"{module}.{name}"
 
 
-def _dotted(node: ast.expr) -> str:
+def _dotted_name(node: ast.expr) -> str:
     """A chain of attributes as one name; empty if it begins with anything but a name."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute) and len(parts) < _DEEPEST:
@@ -103,7 +103,7 @@ def _dotted(node: ast.expr) -> str:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
-def _called(node: ast.Call) -> str:
+def _called_name(node: ast.Call) -> str:
     """The last part of the name of what is called."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
@@ -116,7 +116,7 @@ def _read_variables(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
         key = node.left
     elif isinstance(node, ast.Call) and node.args:
-        name = _called(node)
+        name = _called_name(node)
         if name in _READERS:
             key = node.args[0]
         elif name == "add_argument":

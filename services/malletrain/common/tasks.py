@@ -113,9 +113,9 @@ class Crew:
             name: What it is called.
             may_end: Whether it may end without an error.
         """
-        self._tasks.append(start_task(work if may_end else lasting(work, name), name, self._note))
+        self._tasks.append(start_task(work if may_end else lasting(work, name), name, self._keep_error))
 
-    def _note(self, error: BaseException) -> None:
+    def _keep_error(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._ended()
 

@@ -90,7 +90,7 @@ class Viewers:
         if known is not None and now - checked < _FRESH_S:
             return known
         try:
-            viewer = await self._ask(token)
+            viewer = await self._ask_services(token)
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
                 self._known.pop(token, None)
@@ -112,7 +112,7 @@ class Viewers:
         most = max(users, key=lambda user: users[user])
         self._known.pop(next(token for token, (_, viewer) in self._known.items() if viewer.user == most))
 
-    async def _ask(self, token: str) -> Viewer | None:
+    async def _ask_services(self, token: str) -> Viewer | None:
         metadata = header_of(FixedToken(token))
         stub = access_pb2_grpc.AccessServiceStub(self._job_manager())
         answer = await stub.GetIdentity(access_pb2.GetIdentityRequest(), metadata=metadata, timeout=DEADLINE_SECONDS)

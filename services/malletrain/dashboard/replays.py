@@ -123,7 +123,7 @@ class Replays:
         self._failures.pop(what_if, None)
         self.running = RunningReplay(what_if, user, self._now())
         self._task = start_task(self._replay(what_if), "replay", log_failure)
-        self._changed()
+        self._note_change()
 
     def cancel(self) -> None:
         """End the replay that runs."""
@@ -137,7 +137,7 @@ class Replays:
             await asyncio.gather(self._task, return_exceptions=True)
         self._folder.cleanup()
 
-    def _changed(self) -> None:
+    def _note_change(self) -> None:
         self.version += 1
         self._notify()
 
@@ -151,15 +151,15 @@ class Replays:
         except asyncio.CancelledError:
             _keep(self._failures, what_if, "it was cancelled")
         except (OSError, RuntimeError) as error:
-            self._failed(what_if, str(error))
+            self._note_failure(what_if, str(error))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             # What replays may be of another version.
-            self._failed(what_if, f"the answer of the process that replays can't be read: {error!r}")
+            self._note_failure(what_if, f"the answer of the process that replays can't be read: {error!r}")
         finally:
             self.running = None
-            self._changed()
+            self._note_change()
 
-    def _failed(self, what_if: WhatIf, why: str) -> None:
+    def _note_failure(self, what_if: WhatIf, why: str) -> None:
         structlog.get_logger(__name__).info("a replay has failed", what_if=what_if.in_words(), error=why)
         _keep(self._failures, what_if, why[:_MAX_ERROR_LENGTH])
 
@@ -190,7 +190,7 @@ class Replays:
                 return from_document(WhatIfComparison, message["found"])
             if self.running is not None:
                 self.running = replace(self.running, share=message["share"])
-                self._changed()
+                self._note_change()
         return None
 
     def _request(self, what_if: WhatIf) -> dict[str, object]:

@@ -143,7 +143,7 @@ class Engine:
         Raises:
             StalePlanError: a plan does not fit the state.
             NotFoundError: the stimulus is for a job that is not active.
-            DatabaseUnavailableError: the stimulus is a request, and nothing was done. See also `settled`.
+            DatabaseUnavailableError: the stimulus is a request, and nothing was done. See also `wait_until_stored`.
             CommitUnknownError: the stimulus is a request; it was done, and its record is stored or will be, unless this
                 process is killed before.
             Exception: a defect of the state machine; see `FlightRecorder.advance`. The state stays as it was.
@@ -207,12 +207,12 @@ class Engine:
         if (noted := self._progress.take_newer(self.state.jobs, job_ids)) is not None:
             self.apply(noted)
         while self._writer.behind:
-            await self._writer.stored()
+            await self._writer.wait_until_stored()
 
     async def caught_up(self) -> None:
         """Wait until all that has been applied so far is stored, unless the database does not answer."""
         with contextlib.suppress(DatabaseUnavailableError):
-            await self._writer.stored()
+            await self._writer.wait_until_stored()
 
     async def apply_plan(self, plan: PlanReceived, note_rescaled: Callable[[Iterable[str]], None]) -> TransactionResult:
         """Apply a plan, and wait until that is stored.
@@ -231,7 +231,7 @@ class Engine:
         result = self.apply(plan)
         note_rescaled(result.rescaled)
         try:
-            await self._writer.stored()
+            await self._writer.wait_until_stored()
         except DatabaseUnavailableError as error:
             raise CommitUnknownError("job_manager") from error
         return result
@@ -330,7 +330,7 @@ class Engine:
         """
         self._ended.forget(numbers)
         self._writer.add(Change(removed_jobs=numbers, removed_requests=request_ids), self.state.jobs)
-        await self._writer.stored()
+        await self._writer.wait_until_stored()
 
     def _are_held(self, nodes: frozenset[str]) -> bool:
         jobs = JobTable.over(self.state.jobs).on_nodes(nodes)

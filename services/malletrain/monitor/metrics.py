@@ -78,7 +78,7 @@ class MonitorMetrics:
         metrics.add(self._records, self._dropped, self._store, self._failures, self._stalls, self._stalled)
         metrics.watch(now, lambda snapshot: _rendered(snapshot, metrics.max_jobs), MonitorSnapshot())
 
-    def received(self, records: int, dropped: int) -> None:
+    def note_batch(self, records: int, dropped: int) -> None:
         """A batch has been counted.
 
         Args:
@@ -88,13 +88,13 @@ class MonitorMetrics:
         self._records.inc(records)
         self._dropped.inc(dropped)
 
-    def rescaled(self, rescales: Sequence[MeasuredRescale]) -> None:
+    def note_rescales(self, rescales: Sequence[MeasuredRescale]) -> None:
         """Rescales have been measured."""
         for rescale in rescales:
             self._stalls.labels("up" if rescale.growth else "down").observe(rescale.seconds)
             self._stalled.inc(rescale.seconds * rescale.to_nodes)
 
-    def stored(self, seconds: float) -> None:
+    def note_write(self, seconds: float) -> None:
         """A write took so many seconds."""
         self._store.observe(seconds)
 

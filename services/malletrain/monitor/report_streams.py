@@ -233,7 +233,7 @@ class ReportBudget:
         if self._streams[job_id] <= 0:
             del self._streams[job_id]
 
-    async def take(self, job_id: str, size: int) -> None:
+    async def wait_for_room(self, job_id: str, size: int) -> None:
         """Wait until a report of so many bytes fits. One that is alone always does."""
         while not self._fits(job_id, size):
             self._less.clear()

@@ -384,7 +384,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         now = self._clock.monotonic()
         book = self._stragglers
         return [
-            progress_message(tracker, now, book.slow_workers(tracker.job_id), book.measured(tracker.job_id, now))
+            progress_message(tracker, now, book.slow_workers(tracker.job_id), book.count_measured(tracker.job_id, now))
             for tracker in self._machine.trackers.select(job_ids)
         ]
 
@@ -394,7 +394,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         async for request in requests:
             require_job(caller, request.job_id)
             size = request.ByteSize()
-            await self._budget.take(request.job_id, size)
+            await self._budget.wait_for_room(request.job_id, size)
             try:
                 batch, worker_times = parse_report(request), parse_worker_times(request)
                 values = parse_metric_values(request)
@@ -468,9 +468,9 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
                 jobs = {job.job_id: job for job in effect.jobs}
                 self._changes.add(_WriteBatch(jobs, frozenset(effect.forgotten), acknowledgements))
             case CountRecords():
-                self._metrics.received(effect.records, effect.dropped)
+                self._metrics.note_batch(effect.records, effect.dropped)
             case CountRescales():
-                self._metrics.rescaled(effect.rescales)
+                self._metrics.note_rescales(effect.rescales)
             case PublishProgress():
                 self._progress.publish(self._progress_of(*effect.job_ids))
             case PublishScaling():
@@ -540,7 +540,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         if batch.jobs:
             begin = self._clock.monotonic()
             self._store.write(batch.jobs.values())
-            self._metrics.stored(self._clock.monotonic() - begin)
+            self._metrics.note_write(self._clock.monotonic() - begin)
         if batch.metrics:
             self._store.metrics.add(batch.metrics)
 

@@ -54,7 +54,7 @@ def use_of(job: JobFact, name: str, stalled: bool) -> Use:
     return Use.STALLED if stalled else Use.TRAINING
 
 
-def settled(history: History) -> History:
+def with_present_uses(history: History) -> History:
     """Fragments and counts as nodes and jobs are now."""
     if history.nodes is None or not history.heard_jobs:
         return history

@@ -58,7 +58,7 @@ def past_of(
             past.job_changed(entry)
         elif entry.time < history.began:
             past.nodes_changed(entry, counted=bool(known))
-    return past.ended()
+    return past.past()
 
 
 def with_past(history: History, past: Past) -> History:
@@ -155,12 +155,12 @@ class _Replay:
                 held[job.id] = nodes[node]
             self._touch(node, row.time)
 
-    def ended(self) -> Past:
+    def past(self) -> Past:
         """All that was found."""
         began = self._history.began
         self._account(began)
         for node, (jobs, since) in self._labels.items():
-            self._note(node, jobs, since, began)
+            self._add_period(node, jobs, since, began)
         self._fragments.sort(key=lambda fragment: fragment.start)
         return Past(tuple(self._fragments), tuple(self._minutes[start] for start in sorted(self._minutes)))
 
@@ -184,7 +184,7 @@ class _Replay:
         label = tuple(sorted(held))
         counts = bool(held) or node in self._idle
         if node in self._labels and (label != jobs or not counts):
-            self._note(node, jobs, since, time)
+            self._add_period(node, jobs, since, time)
             del self._labels[node]
         if counts and node not in self._labels:
             self._labels[node] = (label, time)
@@ -207,6 +207,6 @@ class _Replay:
         counts[_UNASSIGNED] = max(0.0, 1.0 - sum(counts))
         return tuple(counts)
 
-    def _note(self, node: str, jobs: tuple[str, ...], start: float, end: float) -> None:
+    def _add_period(self, node: str, jobs: tuple[str, ...], start: float, end: float) -> None:
         if end > max(start, self._oldest):
             self._fragments.append(NodePeriod(node, jobs[0] if jobs else "", start, end, jobs[1:]))

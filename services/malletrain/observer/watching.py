@@ -26,9 +26,9 @@ from malletrain.observer.updates import (
     curves_changed,
     jobs_changed,
     nodes_changed,
-    planned,
+    nodes_released,
+    plan_known,
     progress_changed,
-    released,
     source_seen,
     stalls_measured,
     stays_known,
@@ -111,7 +111,7 @@ class Watcher:
             self._channels[service] = open_channel(self._settings.peer(service), None)
         return self._channels[service]
 
-    def _own(self, service: str) -> grpc.aio.Channel:
+    def _own_channel(self, service: str) -> grpc.aio.Channel:
         """A channel that shows our own token."""
         name = f"own {service}"
         if name not in self._channels:
@@ -146,7 +146,7 @@ class Watcher:
             for channel in self._channels.values():
                 await channel.close(None)
 
-    def _take(self, change: Callable[[History], History], *, notable: bool = True) -> None:
+    def _apply(self, change: Callable[[History], History], *, notable: bool = True) -> None:
         """Apply an update; a notable one is shown at once."""
         self.watched.history = change(self.watched.history)
         if notable:
@@ -165,14 +165,14 @@ class Watcher:
         """The messages of a stream; notes whether the service refuses us."""
         try:
             async for message in stream:
-                self._refused(service, "")
+                self._note_refusal(service, "")
                 yield message
         except grpc.aio.AioRpcError as error:
             if error.code() in _REFUSED:
-                self._refused(service, error.details() or error.code().name)
+                self._note_refusal(service, error.details() or error.code().name)
             raise
 
-    def _refused(self, service: str, why: str) -> None:
+    def _note_refusal(self, service: str, why: str) -> None:
         state = self.watched.services[service]
         if state.refusal != why:
             state.refusal = why
@@ -180,66 +180,66 @@ class Watcher:
             self.changed.set()
 
     async def _follow_nodes(self) -> None:
-        stub = scavenger_pb2_grpc.ScavengerServiceStub(self._own("scavenger"))
+        stub = scavenger_pb2_grpc.ScavengerServiceStub(self._own_channel("scavenger"))
 
         def handle(message: scavenger_pb2.WatchNodesResponse) -> None:
             joined = [intake.node_fact(node) for node in message.joined]
             left_nodes = list(message.left)
             now = self.now()
-            self._take(lambda history: nodes_changed(history, joined, left_nodes, now, snapshot=message.snapshot))
+            self._apply(lambda history: nodes_changed(history, joined, left_nodes, now, snapshot=message.snapshot))
 
         await self._follow(
             "scavenger", lambda: stub.WatchNodes(scavenger_pb2.WatchNodesRequest(in_pieces=True)), handle
         )
 
     async def _follow_jobs(self) -> None:
-        stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own("job_manager"))
+        stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own_channel("job_manager"))
 
         def handle(message: job_manager_pb2.WatchJobsResponse) -> None:
             jobs, now = [job_intake.job_fact(job) for job in message.jobs], self.now()
-            self._take(lambda history: jobs_changed(history, jobs, now, snapshot=message.snapshot))
+            self._apply(lambda history: jobs_changed(history, jobs, now, snapshot=message.snapshot))
             self._journal.set()
 
         request = job_manager_pb2.WatchJobsRequest(without_progress=True, in_pieces=True)
         await self._follow("job_manager", lambda: stub.WatchJobs(request), handle)
 
     async def _follow_progress(self) -> None:
-        stub = monitor_pb2_grpc.MonitorServiceStub(self._own("monitor"))
+        stub = monitor_pb2_grpc.MonitorServiceStub(self._own_channel("monitor"))
 
         def handle(message: monitor_pb2.WatchProgressResponse) -> None:
             facts, now = [job_intake.progress_fact(entry) for entry in message.progress], self.now()
-            self._take(lambda history: progress_changed(history, facts, now), notable=False)
+            self._apply(lambda history: progress_changed(history, facts, now), notable=False)
 
         await self._follow("monitor", lambda: stub.WatchProgress(monitor_pb2.WatchProgressRequest()), handle)
 
     async def _follow_stalls(self) -> None:
-        stub = monitor_pb2_grpc.MonitorServiceStub(self._own("monitor"))
+        stub = monitor_pb2_grpc.MonitorServiceStub(self._own_channel("monitor"))
 
         def handle(message: monitor_pb2.WatchScalingResponse) -> None:
             known = self.watched.history.jobs
             facts = [
                 fact for record in message.records if record.job_id in known for fact in intake.stall_facts(record)
             ]
-            self._take(lambda history: stalls_measured(history, facts), notable=False)
+            self._apply(lambda history: stalls_measured(history, facts), notable=False)
 
         await self._heard_jobs()
         await self._follow("monitor", lambda: stub.WatchScaling(monitor_pb2.WatchScalingRequest()), handle)
 
     async def _follow_curves(self) -> None:
-        stub = profiler_pb2_grpc.ProfilerServiceStub(self._own("profiler"))
+        stub = profiler_pb2_grpc.ProfilerServiceStub(self._own_channel("profiler"))
 
         def handle(message: profiler_pb2.WatchProfilesResponse) -> None:
             facts = [job_intake.curve_fact(profile) for profile in message.profiles]
-            self._take(lambda history: curves_changed(history, facts), notable=False)
+            self._apply(lambda history: curves_changed(history, facts), notable=False)
 
         await self._follow("profiler", lambda: stub.WatchProfiles(profiler_pb2.WatchProfilesRequest()), handle)
 
     async def _follow_plans(self) -> None:
-        stub = allocator_pb2_grpc.AllocatorServiceStub(self._own("allocator"))
+        stub = allocator_pb2_grpc.AllocatorServiceStub(self._own_channel("allocator"))
 
         def handle(message: allocator_pb2.WatchPlansResponse) -> None:
             fact = intake.plan_fact(message.plan)
-            self._take(lambda history: planned(history, fact))
+            self._apply(lambda history: plan_known(history, fact))
 
         await self._follow("allocator", lambda: stub.WatchPlans(allocator_pb2.WatchPlansRequest()), handle)
 
@@ -267,29 +267,29 @@ class Watcher:
         ended = await self._ended_jobs()
         held, releases = await self._rows()
         now = self.now()
-        self._take(lambda history: jobs_changed(history, ended, now))
-        self._take(lambda history: released(history, releases))
+        self._apply(lambda history: jobs_changed(history, ended, now))
+        self._apply(lambda history: nodes_released(history, releases))
         self._past_rows.set_result(sorted(held, key=lambda row: row.time))
 
     async def _fill(self, held: list[HeldFact]) -> None:
-        recorded = PastRecords(self._own)
+        recorded = PastRecords(self._own_channel)
         history = self.watched.history
         ended = [job.id for job in history.jobs.values() if job.final]
         stalls = await recorded.stalls(ended)
         idle = await recorded.idle_changes(self.now() - KEPT_S)
-        self._take(lambda history: stalls_measured(history, stalls), notable=False)
+        self._apply(lambda history: stalls_measured(history, stalls), notable=False)
         history = self.watched.history
         past = await asyncio.to_thread(past_of, history, held, idle)
-        self._take(lambda history: with_past(history, past))
+        self._apply(lambda history: with_past(history, past))
 
     async def _read_journal(self) -> None:
         _, releases = await self._rows()
         if releases:
-            self._take(lambda history: released(history, releases))
+            self._apply(lambda history: nodes_released(history, releases))
 
     async def _rows(self) -> tuple[deque[HeldFact], deque[ReleaseFact]]:
         """What the rows of the journal say that were not read before."""
-        stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own("job_manager"))
+        stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own_channel("job_manager"))
         held: deque[HeldFact] = deque(maxlen=_MAX_ROWS)
         releases: deque[ReleaseFact] = deque(maxlen=MAX_RELEASES)
         oldest = self.now() - KEPT_S
@@ -307,7 +307,7 @@ class Watcher:
 
     async def _ended_jobs(self) -> list[JobFact]:
         """Jobs that have ended within the time that is kept."""
-        stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own("job_manager"))
+        stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own_channel("job_manager"))
         oldest, ended = self.now() - KEPT_S, list[JobFact]()
         states = (resources_pb2.JOB_STATE_COMPLETED, resources_pb2.JOB_STATE_FAILED, resources_pb2.JOB_STATE_CANCELLED)
         request = job_manager_pb2.ListJobsRequest(states=states)
@@ -317,15 +317,15 @@ class Watcher:
         return ended
 
     async def _ask_source(self) -> None:
-        stub = scavenger_pb2_grpc.ScavengerServiceStub(self._own("scavenger"))
+        stub = scavenger_pb2_grpc.ScavengerServiceStub(self._own_channel("scavenger"))
 
         async def ask() -> None:
             status = await stub.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=DEADLINE_SECONDS)
             fact = intake.source_fact(status)
-            self._take(lambda history: source_seen(history, fact), notable=fact != self.watched.history.source)
+            self._apply(lambda history: source_seen(history, fact), notable=fact != self.watched.history.source)
             listed = await stub.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS)
             nodes = [intake.node_fact(node) for node in listed.nodes]
-            self._take(lambda history: stays_known(history, nodes), notable=False)
+            self._apply(lambda history: stays_known(history, nodes), notable=False)
 
         while True:
             await _until_answered(ask)
@@ -333,7 +333,7 @@ class Watcher:
 
     async def _ask_utilization(self, seconds: float) -> None:
         """U by minute, of so many seconds, and then of each minute that the Allocator has recorded."""
-        stub = allocator_pb2_grpc.AllocatorServiceStub(self._own("allocator"))
+        stub = allocator_pb2_grpc.AllocatorServiceStub(self._own_channel("allocator"))
 
         async def ask() -> None:
             now = self.now()
@@ -349,7 +349,7 @@ class Watcher:
                 if error.code() is not grpc.StatusCode.UNIMPLEMENTED:  # an Allocator of the version before
                     raise
             if recorded:
-                self._take(lambda history: utilization_recorded(history, recorded))
+                self._apply(lambda history: utilization_recorded(history, recorded))
 
         while True:
             await _until_answered(ask)

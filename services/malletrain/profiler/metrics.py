@@ -64,12 +64,12 @@ class ProfilerMetrics:
         metrics.add(self._publications, self._published, self._ended, self._failures)
         metrics.watch(now, _rendered, ProfilerSnapshot())
 
-    def published(self, profiles: int) -> None:
+    def note_published(self, profiles: int) -> None:
         """Watchers were told of so many profiles."""
         self._publications.inc()
         self._published.inc(profiles)
 
-    def advanced(self, before: ProfilingState, after: ProfilingState) -> None:
+    def note_step(self, before: ProfilingState, after: ProfilingState) -> None:
         """The runs have taken a step."""
         for job_id, run in after.runs.items():
             old = before.runs.get(job_id)

@@ -243,7 +243,7 @@ def run_search(
         MalleTrainError: a job is refused, or JobManager does not answer.
     """
     load_optuna()
-    checked = _checked(request)
+    checked = _check_request(request)
     pruner = pruner_of(request.pruner)
     sampler_of(request.sampler, checked.seed)
     storage, file = open_storage(request.storage)
@@ -270,7 +270,7 @@ def run_search(
     return study
 
 
-def _checked(request: SearchRequest) -> _Checked:
+def _check_request(request: SearchRequest) -> _Checked:
     space = parse_space(request.space)
     check_used("space", request.job, space)
     if not isinstance(request.metric, str) or not 1 <= len(request.metric) <= 256:

@@ -43,11 +43,11 @@ def joint_of(before: CheckPart, after: CheckPart) -> Joint | None:
     if later[0].sharded and later[0].workers > 1:
         span = _positions(before, after)
         return Joint(len(earlier), len(earlier)) if span is not None and span.fits else None
-    kept_steps = _kept(earlier, later[0].before)
+    kept_steps = _count_kept_steps(earlier, later[0].before)
     return Joint(kept_steps, len(earlier))
 
 
-def _kept(earlier: Sequence[Step], weights: float) -> int | None:
+def _count_kept_steps(earlier: Sequence[Step], weights: float) -> int | None:
     """How many steps are in some weights: those of the nearest fingerprint; None where none is near.
 
     While a learning rate warms up, a step may hardly change the weights, or not at all: of places that are as near, the

@@ -78,7 +78,7 @@ def judge(trial: ScriptTrial) -> BackendVerdict:
             answers |= {name: _NOT_LOOKED_INTO for name in _BY_STEPS if _says_nothing(answers.get(name))}
     findings = tuple(finding for answer in answers.values() for finding in answer.findings)
     return BackendVerdict(
-        trial.backend, findings, {question: answer.text for question, answer in answers.items()}, _measured(trial)
+        trial.backend, findings, {question: answer.text for question, answer in answers.items()}, _figures(trial)
     )
 
 
@@ -363,7 +363,7 @@ def _evaluates_quickly(trial: ScriptTrial) -> Answer:
     )
 
 
-def _measured(trial: ScriptTrial) -> dict[str, float]:
+def _figures(trial: ScriptTrial) -> dict[str, float]:
     first, resumed, grown = trial.first, trial.resumed, trial.grown
     seconds = {
         "boot": first.boot_seconds,

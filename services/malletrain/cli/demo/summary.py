@@ -211,7 +211,7 @@ class _Moment:
     free_since: dict[str, float] = field(default_factory=dict)
     planned: float = float("-inf")
 
-    def take(self, change: NodeChange | JobChange | float) -> None:
+    def apply(self, change: NodeChange | JobChange | float) -> None:
         """Take in a change; a number is the time of a plan."""
         if isinstance(change, NodeChange):
             self.idle = (self.idle - change.left) | change.joined
@@ -261,7 +261,7 @@ def divide_offer(history: RunHistory, end: float) -> Mapping[OfferUse, float]:
     totals = dict.fromkeys(OfferUse, 0.0)
     moment = _Moment()
     for number, (time, change) in enumerate(changes):
-        moment.take(change)
+        moment.apply(change)
         until = changes[number + 1][0] if number + 1 < len(changes) else end
         for use, nodes in moment.uses(time).items():
             totals[use] += nodes * max(0.0, min(until, end) - time)

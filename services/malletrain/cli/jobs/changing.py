@@ -50,7 +50,7 @@ def set(  # the verb's name
         meant = unfinished_jobs_of(stubs, job_ids, time.time())
         requests = [job_manager_pb2.UpdateJobRequest(job_id=job_id, weight=weight) for job_id in meant]
         changed = []
-        for job in updated(stubs.job_manager.UpdateJob, requests, lambda text: typer.echo(text, err=True)):
+        for job in update_in_turn(stubs.job_manager.UpdateJob, requests, lambda text: typer.echo(text, err=True)):
             changed.append(job)
             if not as_json:
                 typer.echo(f"{job.id} weight {job.spec.weight:g}")
@@ -58,7 +58,7 @@ def set(  # the verb's name
         print_json([job_dict(job) for job in changed])
 
 
-def updated(
+def update_in_turn(
     update: Callable[..., job_manager_pb2.UpdateJobResponse],
     requests: Iterable[job_manager_pb2.UpdateJobRequest],
     say: Callable[[str], None],

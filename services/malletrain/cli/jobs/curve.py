@@ -80,7 +80,7 @@ def curve(
     if export is not None:
         _write("--export", export, scaling_table(job.spec.family or job.spec.name, profiled).encode())
     if plot is not None:
-        _write("--plot", plot, _drawn(job.spec.name, profiled))
+        _write("--plot", plot, _draw(job.spec.name, profiled))
     if as_json:
         print_json(to_dict(profiled) | {"spreadLosses": list(map(loss_dict, losses))})
         return
@@ -140,7 +140,7 @@ def _print_run(run: profiler_pb2.ProfileRun) -> None:
         typer.echo(f"nodes came from {', '.join(run.donor_job_ids)}")
 
 
-def _drawn(name: str, profiled: profiler_pb2.Profile) -> bytes:
+def _draw(name: str, profiled: profiler_pb2.Profile) -> bytes:
     from malletrain.simulator.report.plots import CurveMark, curve_chart
 
     marks = [

@@ -27,7 +27,14 @@ from malletrain.cli.jobs.job_output import (
 )
 from malletrain.cli.jobs.metrics import SPARKLINE_POINTS, history_facts
 from malletrain.cli.jobs.naming import JobArgument, job_of
-from malletrain.cli.jobs.outlook import ask, eta_in_words, lost_in_words, outlook, outlook_dict, samples_in_words
+from malletrain.cli.jobs.outlook import (
+    ask_services,
+    eta_in_words,
+    lost_in_words,
+    outlook,
+    outlook_dict,
+    samples_in_words,
+)
 from malletrain.cli.jobs.spreading import loss_dict, losses_of
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.layout import first_line
@@ -83,7 +90,7 @@ def job(
         progress = stubs.monitor.GetProgress(
             monitor_pb2.GetProgressRequest(job_ids=[job_id]), timeout=DEADLINE_SECONDS
         ).progress
-        seen = outlook(details, ask(stubs, [details]))
+        seen = outlook(details, ask_services(stubs, [details]))
         histories = visible_histories(stubs, job_id, SPARKLINE_POINTS)
         topology = "" if as_json else topology_in_words(stubs, details)
         losses = losses_of(stubs, job_id)

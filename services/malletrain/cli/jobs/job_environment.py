@@ -84,7 +84,7 @@ def read_environment_file(path: Path, shell: Mapping[str, str]) -> dict[str, str
         name = name.rstrip()
         if not _NAME.match(name):
             raise InvalidInputError(at, f"NAME=VALUE or NAME, {_NAME_IN_WORDS}")
-        variables[name] = _unquoted(at, name, value.strip()) if has_value else _from_shell(at, name, shell)
+        variables[name] = _unquote(at, name, value.strip()) if has_value else _from_shell(at, name, shell)
     return variables
 
 
@@ -112,7 +112,7 @@ def _text_of(path: Path) -> str:
     return text.replace("\r\n", "\n")
 
 
-def _unquoted(at: str, name: str, value: str) -> str:
+def _unquote(at: str, name: str, value: str) -> str:
     if value[:1] not in _QUOTES or not value:
         return value
     if len(value) < 2 or value[-1] != value[0]:

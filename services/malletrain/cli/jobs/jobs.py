@@ -10,7 +10,14 @@ import typer
 
 from malletrain.caller.other_names import states_in_words
 from malletrain.cli.jobs.job_output import job_dict, parameters_in_words, reason_of
-from malletrain.cli.jobs.outlook import ask, eta_in_words, outlook, outlook_dict, rate_in_words, samples_in_words
+from malletrain.cli.jobs.outlook import (
+    ask_services,
+    eta_in_words,
+    outlook,
+    outlook_dict,
+    rate_in_words,
+    samples_in_words,
+)
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.layout import Column, ListingCell, first_line
 from malletrain.cli.shared.listing import ListingRow, ListingView, Output, listing, print_listing
@@ -66,7 +73,7 @@ def jobs(
             print_listing(_COLUMNS[:1], [ListingRow((job.id,), dict) for job in listed], view, nothing="no jobs")
             return
         quota = pages[-1].burst_buffer
-        known = ask(stubs, listed)
+        known = ask_services(stubs, listed)
         tell_why_jobs_wait(stubs, listed)
     now, several = time.time(), len({job.owner for job in listed}) > 1
     rows = [_row(job, outlook(job, known), now, several_owners=several) for job in listed]

@@ -156,7 +156,7 @@ def metrics(
     with connect() as stubs:
         compared = jobs_meant(stubs, job_ids)
         if compared is not None:
-            _compare([_ask(stubs, job, names, curves) for job in compared], names, curves, view)
+            _compare([_ask_histories(stubs, job, names, curves) for job in compared], names, curves, view)
             return
         if curves:
             raise InvalidInputError("--curves", "several jobs, an array or a search")
@@ -169,7 +169,7 @@ def metrics(
     print_listing(_COLUMNS, rows, view, nothing=f"{found_id} has logged no metrics")
 
 
-def _ask(stubs: ServiceStubs, job: resources_pb2.Job, names: Sequence[str], curves: bool) -> LoggedJob:
+def _ask_histories(stubs: ServiceStubs, job: resources_pb2.Job, names: Sequence[str], curves: bool) -> LoggedJob:
     return logged_job(job, metric_histories(stubs, job.id, names, max_points=0 if curves else _MIN_POINTS))
 
 

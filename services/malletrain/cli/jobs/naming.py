@@ -136,7 +136,7 @@ def job_of(stubs: ServiceStubs, text: str, now: float) -> str:
     """
     if _IDENTIFIER.fullmatch(text):
         return text
-    *others, newest = _named(stubs, text)
+    *others, newest = _jobs_of_name(stubs, text)
     if others:
         typer.echo(f"note: {quoted(text)} is the newest of {len(others) + 1} jobs of this name: {newest.id}", err=True)
         for line in _in_words(others, now):
@@ -172,7 +172,7 @@ def unfinished_job_of(stubs: ServiceStubs, text: str, now: float) -> str:
     """
     if _IDENTIFIER.fullmatch(text):
         return text
-    jobs = _named(stubs, text)
+    jobs = _jobs_of_name(stubs, text)
     unfinished = [job for job in jobs if job.state not in FINAL_JOB_STATES]
     if len(unfinished) > 1:
         listed = "; ".join(line.strip() for line in _in_words(unfinished, now))
@@ -193,7 +193,7 @@ def dependency_of(stubs: ServiceStubs, part: str, text: str, now: float) -> str:
         InvalidInputError: no job has this name.
     """
     try:
-        jobs = _named(stubs, text)
+        jobs = _jobs_of_name(stubs, text)
     except NotFoundError:
         expected = "identifiers of jobs or arrays, or names of jobs"
         raise InvalidInputError(f"--{part.replace('_', '-')}", expected, text) from None
@@ -253,7 +253,7 @@ def _named_or_trials(stubs: ServiceStubs, text: str) -> list[resources_pb2.Job]:
     They are the caller's, or else those of others. Never empty.
     """
     try:
-        return _named(stubs, text)
+        return _jobs_of_name(stubs, text)
     except NotFoundError:
         trials = [job for job in all_jobs(stubs) if _is_trial_of(text, job)]
         if not trials:
@@ -274,7 +274,7 @@ def own_job_of(stubs: ServiceStubs, text: str) -> str | None:
     return job_ids[-1] if job_ids else None
 
 
-def _named(stubs: ServiceStubs, name: str) -> list[resources_pb2.Job]:
+def _jobs_of_name(stubs: ServiceStubs, name: str) -> list[resources_pb2.Job]:
     """The jobs of a name, oldest first: the caller's, or else those of others. Never empty."""
     if not name.strip():
         raise InvalidInputError("ID", "a job's identifier or its name", name)

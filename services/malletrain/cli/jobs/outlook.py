@@ -35,7 +35,7 @@ class Known:
     stays: Sequence[float] | None = None
 
 
-def ask(stubs: ServiceStubs, jobs: Collection[resources_pb2.Job]) -> Known:
+def ask_services(stubs: ServiceStubs, jobs: Collection[resources_pb2.Job]) -> Known:
     """What Monitor, the Profiler and the Scavenger know of these jobs, as far as they answer."""
     unfinished = {job.id for job in jobs if not job.HasField("end_time")}
     if not unfinished:

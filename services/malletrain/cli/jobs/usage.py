@@ -73,7 +73,7 @@ def usage(
     with connect() as stubs:
         if mine:
             request.owner = own_name(stubs)
-        parts = _ask(stubs, request)
+        parts = _ask_pages(stubs, request)
     rows, last = [row for part in parts for row in part.rows], parts[-1]
     if cut := cut_in_words(last.cut_months):
         typer.echo(f"note: {cut}", err=True)
@@ -85,7 +85,7 @@ def usage(
         _print(rows, last, keys)
 
 
-def _ask(stubs: ServiceStubs, request: pb.GetUsageRequest) -> list[pb.GetUsageResponse]:
+def _ask_pages(stubs: ServiceStubs, request: pb.GetUsageRequest) -> list[pb.GetUsageResponse]:
     try:
         return list(stubs.job_manager.GetUsage(request, timeout=_SECONDS))
     except grpc.RpcError as error:

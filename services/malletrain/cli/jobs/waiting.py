@@ -42,7 +42,9 @@ def wait_until_ended(
     known = {job.id: job for job in jobs}
     for job in jobs:
         tell(_line(job))
-    for news in across_restarts("JobManager", lambda: job_changes(stubs, lambda: _unfinished(known.values())), tell):
+    for news in across_restarts(
+        "JobManager", lambda: job_changes(stubs, lambda: _unfinished_ids(known.values())), tell
+    ):
         for job in news:
             if job.state != known[job.id].state:
                 tell(_line(job))
@@ -51,7 +53,7 @@ def wait_until_ended(
             known[job.id] = job
         if news:
             changed(list(known.values()))
-        if not _unfinished(known.values()):
+        if not _unfinished_ids(known.values()):
             break
     return list(known.values())
 
@@ -69,7 +71,7 @@ def unfinished_in_words(jobs: Sequence[resources_pb2.Job]) -> str:
     return f"no longer waiting; the {len(jobs)} jobs go on: malletrain cancel ID ends one"
 
 
-def _unfinished(jobs: Iterable[resources_pb2.Job]) -> set[str]:
+def _unfinished_ids(jobs: Iterable[resources_pb2.Job]) -> set[str]:
     return {job.id for job in jobs if job.state not in _FINAL}
 
 

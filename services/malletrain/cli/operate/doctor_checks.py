@@ -76,7 +76,7 @@ class CommandResult:
     error: str = ""
 
 
-def ask(argv: Sequence[str]) -> CommandResult:
+def run_query(argv: Sequence[str]) -> CommandResult:
     """Run a command, with times in UTC and in the C locale."""
     environment = os.environ | {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from malletrain.cli.operate.doctor_checks import Finding, ask, clocks, examine_queries, judge, programs
+from malletrain.cli.operate.doctor_checks import Finding, clocks, examine_queries, judge, programs, run_query
 from malletrain.common.untrusted_json import UntrustedJsonError, parse_object
 from malletrain.runtime.access.installation import own_user
 from malletrain.runtime.clock import SystemClock
@@ -323,12 +323,12 @@ def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
     """All checks, in the order in which problems should be solved."""
     names = [section.pbsnodes, section.qstat, section.pbs_rstat]
     yield programs([*names, *(("qsub", "qdel") if section.hold.queue else ())], "scavenger.pbs.pbsnodes..")
-    queues = ask([section.qstat, "-Qf", "-F", "json"])
+    queues = run_query([section.qstat, "-Qf", "-F", "json"])
     yield judge("server", queues.ok, "answers" if queues.ok else queues.error, "see PBS_SERVER and the network")
     if not queues.ok:
         return
     yield from examine_queries(lambda: pbs_source(section, SystemClock()))
-    queue_list, server = parse_json(queues.text), parse_json(ask([section.qstat, "-Bf", "-F", "json"]).text)
+    queue_list, server = parse_json(queues.text), parse_json(run_query([section.qstat, "-Bf", "-F", "json"]).text)
     for command, answer in (("-Qf", queue_list), ("-Bf", server)):
         if not answer:
             remedy = f"see what it prints: {section.qstat} {command} -F json"
@@ -336,7 +336,7 @@ def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
     if not queue_list:
         return
     when = queue_list.get("timestamp")
-    scheduler = parse_scheduler(ask(["qmgr", "-c", "list sched"]).text)
+    scheduler = parse_scheduler(run_query(["qmgr", "-c", "list sched"]).text)
     by_gpu = section.units == "gpus"
     report = PbsReport(
         queues=_tables(queue_list.get("Queue")),
@@ -346,8 +346,10 @@ def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
         hosts=pbs_hosts(section),
         scheduler_file=_scheduler_file(scheduler),
         nodes=_nodes(section) if by_gpu else {},
-        hooks="".join(ask(["qmgr", "-c", f"list {kind}"]).text for kind in ("pbshook", "hook")) if by_gpu else "",
-        cgroups=ask(["qmgr", "-c", "export hook pbs_cgroups application/x-config default"]).text if by_gpu else "",
+        hooks="".join(run_query(["qmgr", "-c", f"list {kind}"]).text for kind in ("pbshook", "hook")) if by_gpu else "",
+        cgroups=run_query(["qmgr", "-c", "export hook pbs_cgroups application/x-config default"]).text
+        if by_gpu
+        else "",
     )
     yield from judge_pbs(report, section, time.time())
 
@@ -358,7 +360,7 @@ def pbs_hosts(section: PbsSettings) -> dict[str, str]:
 
 
 def _nodes(section: PbsSettings) -> dict[str, dict[str, Any]]:
-    return _tables(parse_json(ask([section.pbsnodes, "-av", "-F", "json"]).text).get("nodes"))
+    return _tables(parse_json(run_query([section.pbsnodes, "-av", "-F", "json"]).text).get("nodes"))
 
 
 def _scheduler_file(scheduler: Mapping[str, str]) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from malletrain.cli.operate.doctor_checks import CommandResult, Finding, ask, judge
+from malletrain.cli.operate.doctor_checks import CommandResult, Finding, judge, run_query
 from malletrain.cli.operate.doctor_slurm import size_of_a_placeholder
 from malletrain.cli.shared.output import one_line
 from malletrain.scavenger.sources.schedulers.availability import UnreadableError
@@ -70,16 +70,16 @@ class SlurmTrial:
         work = shlex.join(["srun", hold.python, "-c", _PROGRAM])
         where = [f"--partition={hold.queue}", f"--job-name={_NAME}", f"--output={hold.log}", "--no-requeue", "--time=2"]
         size = ["--nodes=1", *size_of_a_placeholder(self.section)]
-        return ask(["sbatch", "--parsable", *where, *size, *hold.options, f"--wrap={work}"])
+        return run_query(["sbatch", "--parsable", *where, *size, *hold.options, f"--wrap={work}"])
 
     def look(self, identifier: str) -> TrialState | None:
         """By `scontrol show job`."""
-        answer = ask([self.section.scontrol, "-o", "show", "job", identifier])
+        answer = run_query([self.section.scontrol, "-o", "show", "job", identifier])
         return parse_slurm_trial(answer.text) if answer.ok else None
 
     def delete(self, identifier: str) -> CommandResult:
         """By scancel."""
-        return ask(["scancel", identifier])
+        return run_query(["scancel", identifier])
 
 
 @dataclass(frozen=True)
@@ -95,16 +95,16 @@ class PbsTrial:
         chunk = f"select=1:ncpus={self.section.gpu_share.cpus or 1}:ngpus=1" if by_gpu else "select=1:ncpus=1"
         how = ["-q", hold.queue, "-N", _NAME, "-r", "n", "-j", "oe", "-o", hold.log, "-l", chunk]
         limit = ["-l", f"place={'shared' if by_gpu else 'exclhost'}", "-l", f"walltime={_LIMIT_SECONDS}"]
-        return ask(["qsub", *how, *limit, *hold.options, "--", hold.python, "-c", _PROGRAM])
+        return run_query(["qsub", *how, *limit, *hold.options, "--", hold.python, "-c", _PROGRAM])
 
     def look(self, identifier: str) -> TrialState | None:
         """By qstat; ended jobs are told of only with `job_history_enable`."""
-        answer = ask([self.section.qstat, "-x", *QSTAT_FULL, identifier])
+        answer = run_query([self.section.qstat, "-x", *QSTAT_FULL, identifier])
         return parse_pbs_trial(answer.text, identifier) if answer.ok else None
 
     def delete(self, identifier: str) -> CommandResult:
         """By qdel."""
-        return ask(["qdel", identifier])
+        return run_query(["qdel", identifier])
 
 
 def parse_slurm_trial(text: str) -> TrialState | None:

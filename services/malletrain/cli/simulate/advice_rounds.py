@@ -115,7 +115,7 @@ def undo_changes(settings: RoundSettings) -> None:
 def _round(question: AdviceQuestion, settings: RoundSettings, record: ChangeRecord) -> None:
     if record.is_long and not settings.dry_run:
         # Of all partitions and in any state: nothing is forgotten of a job that Slurm still knows.
-        record.shorten(asyncio.run(ask_priorities(settings.section, any_state=True)))
+        record.drop_ended(asyncio.run(ask_priorities(settings.section, any_state=True)))
     advice, reordering = asyncio.run(_look(question, settings, record.read()))
     print_advice(advice)
     _accept_and_apply(settings, reordering, record, "nothing to change: the selected jobs are first already")

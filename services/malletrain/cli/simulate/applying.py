@@ -123,10 +123,12 @@ async def _apply(section: SlurmSettings, change: NiceChange, record: ChangeRecor
     except SourceError as error:
         record.outcome(change.job, took=True, values={}, refusal=str(error))
         return AppliedChange(change, skipped=str(error), unknown=True)
-    return await _seen(section, change, record, run)
+    return await _read_back(section, change, record, run)
 
 
-async def _seen(section: SlurmSettings, change: NiceChange, record: ChangeRecord, run: RunCommand) -> AppliedChange:
+async def _read_back(
+    section: SlurmSettings, change: NiceChange, record: ChangeRecord, run: RunCommand
+) -> AppliedChange:
     """What Slurm says of a job after its change. It ignores nice values where an administrator has set a priority."""
     try:
         after = (await ask_priorities(section, job=change.job, run=run)).get(change.job)

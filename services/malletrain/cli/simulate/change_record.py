@@ -88,7 +88,7 @@ def _fold(changes: RecordedChanges, before: dict[str, StandingChange | None], ev
         raise ValueError(job)
     if event["event"] == _OUTCOME:
         if not event["took"]:
-            _put(changes.standing, job, before.pop(job, changes.standing.get(job)))
+            _set_standing(changes.standing, job, before.pop(job, changes.standing.get(job)))
         return
     if event["event"] != _CHANGE:
         raise ValueError(event["event"])
@@ -98,7 +98,9 @@ def _fold(changes: RecordedChanges, before: dict[str, StandingChange | None], ev
     before[job] = earlier
     first = earlier.nice_before if earlier else _nice(event["niceBefore"])
     after = _nice(event["niceAfter"])
-    _put(changes.standing, job, None if first == after else StandingChange(job, str(event["submitted"]), first, after))
+    _set_standing(
+        changes.standing, job, None if first == after else StandingChange(job, str(event["submitted"]), first, after)
+    )
 
 
 def _nice(value: object) -> int:
@@ -107,7 +109,7 @@ def _nice(value: object) -> int:
     return value
 
 
-def _put(standing: dict[str, StandingChange], job: str, change: StandingChange | None) -> None:
+def _set_standing(standing: dict[str, StandingChange], job: str, change: StandingChange | None) -> None:
     if change is None:
         standing.pop(job, None)
     else:
@@ -164,7 +166,7 @@ class ChangeRecord:
         with open_plain(self._path) as file:
             return read_lines(_lines_of(file))
 
-    def shorten(self, now: Mapping[str, JobPriority]) -> None:
+    def drop_ended(self, now: Mapping[str, JobPriority]) -> None:
         """Keep what still counts. What was there is kept under another name, until the next time.
 
         Args:

@@ -166,7 +166,7 @@ class View:
 _MOVES = {"up": -1, "down": 1, "page up": -10, "page down": 10, "home": -(10**9), "end": 10**9}
 
 
-def pressed(view: View, key: str, listed: Sequence[str]) -> View:
+def view_after(view: View, key: str, listed: Sequence[str]) -> View:
     """The view after a key.
 
     Args:

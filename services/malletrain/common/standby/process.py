@@ -106,7 +106,7 @@ class StandbyProcess:
             if self.phase is Phase.ENDED or (packet := self._receive()) is None:
                 break
             try:
-                self._hear(packet)
+                self._handle_packet(packet)
             except UntrustedJsonError as error:
                 self._end_for(str(error))
         if self._process is not None and self._process.poll() is not None:
@@ -180,7 +180,7 @@ class StandbyProcess:
                 self._connection.send(packet)
                 self.phase = Phase.IMPORTING
 
-    def _hear(self, packet: Mapping[str, Any]) -> None:
+    def _handle_packet(self, packet: Mapping[str, Any]) -> None:
         """Take in one packet. The process is a user's: it may say anything.
 
         Raises:

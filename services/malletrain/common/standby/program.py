@@ -64,19 +64,19 @@ class Standby:
     def prepare(self) -> None:
         """Import the modules, and have what they made shared with all workers."""
         for name in self._modules[:_MAX_MODULES]:
-            self._say(importing=name)
+            self._report_state(importing=name)
             self._preload.bring_in(name)
         self._modules.clear()
         check_process()
         gc.collect()
         gc.freeze()
-        self._say(ready=True)
+        self._report_state(ready=True)
 
     def move_to(self, parent: int, connection: socket.socket) -> None:
         """Go on as the standby process of another parent."""
         self.parent, self.connection = parent, connection
         self._preload.adopt_environment()
-        self._say(ready=True)
+        self._report_state(ready=True)
 
     def serve(self) -> child.Order:
         """Answer requests until the parent ends. Returns in forked processes only, which have taken on their order.
@@ -106,7 +106,7 @@ class Standby:
             gc.unfreeze()
             self.prepare()
         else:
-            self._say(ready=True)
+            self._report_state(ready=True)
 
     def _answer(self) -> child.Order | None:
         packet, descriptors, flags, _ = socket.recv_fds(
@@ -122,7 +122,7 @@ class Standby:
         try:
             self._preload.check(order.environment)
         except RefusedError as error:
-            self._say(refused=str(error), names=list(error.names), final=error.final)
+            self._report_state(refused=str(error), names=list(error.names), final=error.final)
             if error.final:
                 os._exit(0)
             pid = 0
@@ -130,7 +130,7 @@ class Standby:
             pid = self._fork(order, log, pipes)
             if pid == 0:
                 return _with_pipes(order, self.parent, pipes)
-            self._say(pid=pid)
+            self._report_state(pid=pid)
         for descriptor in (log, *pipes):
             os.close(descriptor)
         return None
@@ -167,9 +167,9 @@ class Standby:
 
     def refuse(self, error: RefusedError) -> None:
         """Say why this process can't serve."""
-        self._say(refused=str(error), names=[], final=True)
+        self._report_state(refused=str(error), names=[], final=True)
 
-    def _say(self, **content: Any) -> None:
+    def _report_state(self, **content: Any) -> None:
         with contextlib.suppress(OSError):  # the parent has ended; the next look finds out
             self.connection.send(json.dumps(content).encode())
 

@@ -382,12 +382,12 @@ class JobPage(Page):
             )
             events = await journal_of(self.shared.watcher, self.viewer, self.job_id, self._own.events)
         except grpc.aio.AioRpcError as error:
-            self._answered(replace(self._own, error=no_answer_in_words(error)))
+            self._take_answer(replace(self._own, error=no_answer_in_words(error)))
             return
         curve, (log, log_error) = await self._profile(), await self._log(stub)
-        self._answered(Own(answer.job, events, curve, log, log_error, await self._logged()))
+        self._take_answer(Own(answer.job, events, curve, log, log_error, await self._logged()))
 
-    def _answered(self, own: Own) -> None:
+    def _take_answer(self, own: Own) -> None:
         if own != self._own:
             self._own = replace(own, version=self._own.version + 1)
 

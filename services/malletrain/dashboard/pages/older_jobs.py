@@ -138,13 +138,13 @@ class _Search:
 
     async def _of_word(self, word: str) -> OlderAnswer:
         if not _IDENTIFIER.match(word):
-            return await self._named(word)
+            return await self._jobs_of_name(word)
         if word.startswith("j"):
             return await self._one(word)
         # Its jobs are of one submission, so that they are among the thousand from its number on.
         request = self._newest(word, self._owner)
         request.page_token = str(int(word[1:]) + _MAX_SUBMITTED)
-        return replace(await self._listed(request, 1), whole=True)
+        return replace(await self._list_jobs(request, 1), whole=True)
 
     async def _one(self, job_id: str) -> OlderAnswer:
         try:
@@ -155,18 +155,18 @@ class _Search:
             raise
         return OlderAnswer((job_fact(answer.job),))
 
-    async def _named(self, name: str) -> OlderAnswer:
+    async def _jobs_of_name(self, name: str) -> OlderAnswer:
         """Those of the chosen owner; without one the viewer's own, or else those of others."""
-        own = await self._listed(self._newest(name, self._owner or self._viewer.user), _MAX_PAGES)
+        own = await self._list_jobs(self._newest(name, self._owner or self._viewer.user), _MAX_PAGES)
         if own.jobs or self._owner:
             return own
-        others = await self._listed(self._newest(name, ""), _MAX_PAGES)
+        others = await self._list_jobs(self._newest(name, ""), _MAX_PAGES)
         return OlderAnswer(others.jobs, own.whole and others.whole)
 
     def _newest(self, name: str, owner: str) -> job_manager_pb2.ListJobsRequest:
         return job_manager_pb2.ListJobsRequest(group=name, owner=owner, newest_first=True, page_size=MAX_JOBS)
 
-    async def _listed(self, request: job_manager_pb2.ListJobsRequest, pages: int) -> OlderAnswer:
+    async def _list_jobs(self, request: job_manager_pb2.ListJobsRequest, pages: int) -> OlderAnswer:
         """Jobs of the pages of a listing, until there are enough of them."""
         listed: list[JobFact] = []
         for _ in range(pages):

@@ -96,7 +96,7 @@ class SharedData:
         self._series.move_to_end(key)
         return cast("SeriesT", self._series[key])
 
-    def keep(self, used: set[int]) -> None:
+    def keep_series(self, used: set[int]) -> None:
         """Forget all series but these (by `id`): nobody looks at the others."""
         for key in [key for key, series in self._series.items() if id(series) not in used]:
             del self._series[key]

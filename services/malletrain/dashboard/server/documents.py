@@ -63,7 +63,7 @@ class PreparedDocuments:
         """The pages of all prepared documents."""
         return [document.page for document in self._kept.values()]
 
-    def take(self, page: type[Page], selection: Selection, theme: str) -> PreparedDocument | None:
+    def take_document(self, page: type[Page], selection: Selection, theme: str) -> PreparedDocument | None:
         """The prepared document of a page, which then is somebody's; None: there is none."""
         prepared = self._kept.pop((page, selection, theme), None)
         if prepared is not None:

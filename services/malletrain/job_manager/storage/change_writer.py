@@ -55,7 +55,11 @@ class ChangeWriter:
             on_stored=self._note_stored,
             may_begin=may_begin,
         )
-        self.run, self.flush, self.stored = self._batches.run, self._batches.flush, self._batches.wait_until_stored
+        self.run, self.flush, self.wait_until_stored = (
+            self._batches.run,
+            self._batches.flush,
+            self._batches.wait_until_stored,
+        )
 
     @property
     def behind(self) -> bool:

@@ -416,7 +416,7 @@ class ReporterSequences:
         reporter = self._reporters.get(reporter_id)
         return reporter is not None and reporter.number == self._newest
 
-    def take(self, batch: ReportedBatch) -> tuple[int, int]:
+    def take_batch(self, batch: ReportedBatch) -> tuple[int, int]:
         """Mark the records of a batch as counted.
 
         Returns:

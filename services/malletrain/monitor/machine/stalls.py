@@ -101,7 +101,7 @@ class ScaleCommands:
     def __len__(self) -> int:
         return len(self._commands)
 
-    def note(self, command: ScaleCommand) -> bool:
+    def take_command(self, command: ScaleCommand) -> bool:
         """Take over the newest command; returns whether that is news. It may come again, and be disturbed by then."""
         if self._commands and command.number < self._commands[-1].number:
             return False
@@ -218,7 +218,7 @@ class StallMeter:
 
     def note_command(self, command: ScaleCommand) -> bool:
         """Take over the newest command, which may arrive after its change; returns whether that shows a rescale."""
-        if self.commands.note(command) and not self._counted:
+        if self.commands.take_command(command) and not self._counted:
             self._count_if_explained()
             return self._counted
         return False

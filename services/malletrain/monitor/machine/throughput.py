@@ -225,7 +225,7 @@ class ThroughputMeter:
         if not step.steady:
             self._carried_seconds = 0.0
         elif warm and step.unix_seconds - self._begin >= self.options.warmup_seconds:
-            self._keep(step)
+            self._keep_step(step)
 
     def extend(self, seconds: Sequence[float], samples: Sequence[int], unix_seconds: Sequence[float]) -> None:
         """Take the next steps of the job into account, which are all steady, have samples and follow one like them.
@@ -337,7 +337,7 @@ class ThroughputMeter:
             del spans[min(spans, key=lambda one: (spans[one].unix_seconds, one))]
         return spans
 
-    def _keep(self, step: TrainingStep) -> None:
+    def _keep_step(self, step: TrainingStep) -> None:
         # The time of a record without samples belongs to the next batch.
         seconds = self._carried_seconds + step.seconds
         if step.samples == 0:

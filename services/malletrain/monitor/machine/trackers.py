@@ -142,7 +142,7 @@ class JobTracker:
             batch: Records of this job, oldest first.
             now: Monotonic time in seconds at which they arrived.
         """
-        known, dropped = self._reporters.take(batch)
+        known, dropped = self._reporters.take_batch(batch)
         self._dropped = min(MAX_COUNT, self._dropped + dropped)
         if batch.feed is not None and self._reporters.is_newest(batch.reporter_id):
             self._feed = batch.feed
@@ -425,7 +425,7 @@ class JobTrackers:
         self.at = job_id
         tracker = self._trackers.get(job_id)
         if tracker is None:
-            self._early_commands.setdefault(job_id, ScaleCommands()).note(command)
+            self._early_commands.setdefault(job_id, ScaleCommands()).take_command(command)
         elif tracker.stalls.note_command(command):
             self._unstored.add(job_id)
             self._unpublished.add(job_id)

@@ -134,6 +134,6 @@ class JobWorkers:
             scores.setdefault(time.node, []).append(self._scores.get(rank, 0))
         return frozenset(node for node, of_node in scores.items() if max(of_node) == -_WINDOWS)
 
-    def measured(self, now: float) -> int:
+    def count_measured(self, now: float) -> int:
         """How many workers have told their times of late."""
         return sum(now - at <= _FORGET_SECONDS for _, at in self._times.values())

@@ -146,10 +146,10 @@ class StragglerBook:
         workers = self._jobs.get(job_id)
         return [] if workers is None else workers.slow
 
-    def measured(self, job_id: str, now: float) -> int:
+    def count_measured(self, job_id: str, now: float) -> int:
         """Of how many workers of a job times are known."""
         workers = self._jobs.get(job_id)
-        return 0 if workers is None else workers.measured(now)
+        return 0 if workers is None else workers.count_measured(now)
 
     def all_slow_workers(self) -> int:
         """How many workers of all jobs are slow."""

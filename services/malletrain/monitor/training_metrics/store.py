@@ -200,7 +200,7 @@ class MetricStore:
             ends = {name: end for name, end in _ends(connection, job_id).items() if not names or name in names}
             wanted = sorted(name for name in ends if name > after)
             page = wanted[:limit]
-            histories = {name: _with_end(_closed(connection, job_id, name), ends[name].last) for name in page}
+            histories = {name: _with_end(_closed_points(connection, job_id, name), ends[name].last) for name in page}
         return JobHistories(self.owner(job_id) or "", histories, len(wanted) > limit)
 
     def _add(self, connection: Connection, batch: LoggedBatch) -> None:
@@ -254,7 +254,7 @@ def _extend(
         if point is not None:
             closed.append(point)
         if end.is_full:
-            stored, end = thinned([*_closed(connection, *key), *closed], end)
+            stored, end = thinned([*_closed_points(connection, *key), *closed], end)
             connection.execute(delete(_POINTS).where(_POINTS.c.job_id == key[0], _POINTS.c.name == key[1]))
             closed = stored
     assert end is not None
@@ -288,7 +288,7 @@ def _ends(connection: Connection, job_id: str) -> dict[str, HistoryEnd]:
     return {row["name"]: HistoryEnd(row["stride"], row["closed"], _point(row)) for row in rows}
 
 
-def _closed(connection: Connection, job_id: str, name: str) -> list[HistoryPoint]:
+def _closed_points(connection: Connection, job_id: str, name: str) -> list[HistoryPoint]:
     query = select(_POINTS).where(_POINTS.c.job_id == job_id, _POINTS.c.name == name).order_by(_POINTS.c.first)
     return [_point(row) for row in connection.execute(query).mappings()]
 

@@ -167,7 +167,7 @@ def advance(
         policy: Decides whom to profile and at which scales.
         parameters: Durations and thresholds.
     """
-    after = _advanced(state, view, policy, parameters)
+    after = _advance(state, view, policy, parameters)
     until = state.requests_until
     outdated = until - view.now < _RENEW_BELOW * parameters.hold_seconds
     if after.requests and (outdated or changed_jobs(state, after)):
@@ -191,14 +191,14 @@ def changed_jobs(before: ProfilingState, after: ProfilingState) -> set[str]:
     return changed
 
 
-def _advanced(
+def _advance(
     state: ProfilingState, view: ClusterView, policy: ProfilingPolicy, parameters: ProfilingParameters
 ) -> ProfilingState:
     jobs = view.by_id()
     state = _with_current_jobs(state, jobs, policy)
     run = state.active
     if run is not None:
-        run = _updated(run, jobs[run.job_id], view.now)
+        run = _update_run(run, jobs[run.job_id], view.now)
         state = state.with_run(run)
     if run is None or not run.state.active:
         state = _begin_next(state, view, policy, parameters)
@@ -232,7 +232,7 @@ def _is_still_wanted(run: ProfileRun, policy: ProfilingPolicy) -> bool:
     return begun or run.asked or policy.wants_profile(run.job_id)
 
 
-def _updated(run: ProfileRun, job: JobView, now: float) -> ProfileRun:
+def _update_run(run: ProfileRun, job: JobView, now: float) -> ProfileRun:
     """The active run after a look at its job: with its costs up to now, and queued again if it cannot continue."""
     run = run.updated(now, job.nodes, job.steady)
     if not job.available:

@@ -37,7 +37,7 @@ class FreeNodes:
         self._starts = [0]
         self._stops = [nodes]
 
-    def take(self, count: int) -> tuple[range, ...]:
+    def take_nodes(self, count: int) -> tuple[range, ...]:
         """Take the lowest free nodes; `count` is at most `self.count`."""
         nodes = []
         missing = count
@@ -323,5 +323,5 @@ class _Simulation(BatchSimulation):
         index = self._waiting.job_at(position)
         self._waiting.remove(position)
         job = self._jobs[index]
-        self._begin(index, self._free.take(job.nodes))
+        self._begin(index, self._free.take_nodes(job.nodes))
         self._expected.add(self._now_s + job.estimate_s, job.nodes)

@@ -39,7 +39,7 @@ class Amounts:
     large: int
     burst_buffer_gb: int
 
-    def take(self, amounts: Amounts) -> None:
+    def subtract(self, amounts: Amounts) -> None:
         """Subtract what is taken."""
         self.small -= amounts.small
         self.large -= amounts.large
@@ -90,8 +90,8 @@ class FreeMachine:
         """Take the lowest free nodes of each class, and burst buffer."""
         self._burst_buffer_gb -= amounts.burst_buffer_gb
         offset = self._machine.small_nodes
-        large = (range(part.start + offset, part.stop + offset) for part in self._large.take(amounts.large))
-        return (*self._small.take(amounts.small), *large)
+        large = (range(part.start + offset, part.stop + offset) for part in self._large.take_nodes(amounts.large))
+        return (*self._small.take_nodes(amounts.small), *large)
 
     def give_back(self, nodes: tuple[range, ...], burst_buffer_gb: int) -> None:
         """Free what was taken."""
@@ -346,7 +346,7 @@ class _WindowSimulation(BatchSimulation):
         assert position is not None
         amounts = self._free.split(self._requests[index])
         if reserved is not None and self._is_late(index, reserved):
-            reserved.free_then.take(amounts)
+            reserved.free_then.subtract(amounts)
         self._waiting.remove(position)
         self.counts.late_starts += self._now_s > self._promised.get(index, self._now_s)
         self._begin(index, self._free.take(amounts))

@@ -53,7 +53,7 @@ class Arrivals:
             return self._jobs[self._next].submit_s
         return self._jobs[-1].submit_s if self._repeats else inf
 
-    def submitted(self, now_s: float) -> Iterator[ReplayJob]:
+    def take_submitted(self, now_s: float) -> Iterator[ReplayJob]:
         """Takes the jobs that are submitted by now, in seconds, one by one: without end where they are repeated."""
         while self.next_submit_s <= now_s:
             turn, place = divmod(self._next, len(self._jobs))

@@ -97,7 +97,7 @@ class _Allocator:
         choice = self._table.choose([run.count for run in jobs], pool, parameters, self._groups(jobs), _weights(jobs))
         counts: list[int] = choice.counts.tolist()
         if options.forward_policy is ForwardPolicy.EXPECTED:
-            self._see(jobs, counts)
+            self._note_scales(jobs, counts)
         return counts
 
     def _forward_s(self, jobs: Sequence[RunningJob]) -> float:
@@ -108,11 +108,11 @@ class _Allocator:
         observed = NOTHING_OBSERVED
         if policy is ForwardPolicy.EXPECTED:
             self._changes.keep_only({run.job.id for run in jobs}, self._clock())
-            self._see(jobs, [run.count for run in jobs])
+            self._note_scales(jobs, [run.count for run in jobs])
             observed = self._changes.observed(self._clock())
         return self._options.forward.of(stays, observed, [start_seconds(run.job.scale_up_s) for run in jobs])
 
-    def _see(self, jobs: Sequence[RunningJob], counts: Sequence[int]) -> None:
+    def _note_scales(self, jobs: Sequence[RunningJob], counts: Sequence[int]) -> None:
         for run, count in zip(jobs, counts, strict=True):
             self._changes.note_scale(run.job.id, count, self._clock())
 
@@ -306,7 +306,7 @@ class _Replay:
         before = self._samples()
         ended = self._complete() if self._eager else 0
         counts_before: dict[RunningJob, int] = {}
-        preempted = self._take(event, counts_before) if event is not None else 0.0
+        preempted = self._apply_event(event, counts_before) if event is not None else 0.0
         if not self._eager:
             ended = self._complete()
             counts_before = {run: count for run, count in counts_before.items() if run.ended_s is None}
@@ -359,7 +359,7 @@ class _Replay:
             self._active.remove(run)
         return len(done)
 
-    def _take(self, event: NodeEvent, counts_before: dict[RunningJob, int]) -> float:
+    def _apply_event(self, event: NodeEvent, counts_before: dict[RunningJob, int]) -> float:
         """Apply a node event. Adds to `counts_before` the jobs that lost nodes, with their number of nodes before.
 
         Returns:
@@ -386,7 +386,7 @@ class _Replay:
         return cost
 
     def _admit(self) -> int:
-        arrived = self._arrivals.submitted(self._now)
+        arrived = self._arrivals.take_submitted(self._now)
         if self._accounts is None and not self._asks_for_burst_buffer:
             admitted = first_in_line(arrived, len(self._active), self._options.max_parallel)
         else:

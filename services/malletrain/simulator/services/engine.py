@@ -316,7 +316,7 @@ class _ServicesReplay:
 
     def _submit(self) -> None:
         first, room = self._submitted, self._room - self._waiting
-        batch = list(islice(self._arrivals.submitted(self._queue.now), room))
+        batch = list(islice(self._arrivals.take_submitted(self._queue.now), room))
         if not batch:
             return
         self._submitted += len(batch)

@@ -280,7 +280,7 @@ def _accounting_rows(lines: Iterable[Line], calendar: CalendarReader) -> Iterato
         elif match[1] != "JOB_FINISH":
             yield OtherRow("records of other types")
         else:
-            yield _finished(line, text, calendar)
+            yield _finished_row(line, text, calendar)
 
 
 def _records(lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:
@@ -307,7 +307,7 @@ def _records(lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:
         yield begin, " ".join(parts)
 
 
-def _finished(line: Line, text: str, calendar: CalendarReader) -> Row:
+def _finished_row(line: Line, text: str, calendar: CalendarReader) -> Row:
     fields = (match[1] if match[2] is None else match[2] for match in _TOKEN.finditer(text))
     head = list(itertools.islice(fields, _ASKED_HOSTS))
     try:

@@ -38,7 +38,7 @@ def place_runs(runs: Iterable[Run], nodes: int, slots_per_node: int = 1) -> Iter
     for run in sorted(runs, key=lambda run: run.from_s):
         machine.release_until(run.from_s)
         until_s = float("inf") if run.until_s is None else run.until_s
-        held, complete = machine.take(run.slots, until_s)
+        held, complete = machine.take_slots(run.slots, until_s)
         assumed = PLACED if complete else OVERCOMMITTED
         if held:
             yield run._replace(nodes=tuple(machine.names[node] for node in held), assumed=assumed)
@@ -69,7 +69,7 @@ class _Machine:
             for node, slots in heapq.heappop(self._running)[2]:
                 self._change(node, slots)
 
-    def take(self, slots: int, until_s: float) -> tuple[list[int], bool]:
+    def take_slots(self, slots: int, until_s: float) -> tuple[list[int], bool]:
         """Nodes for a run, and whether it got all that it needs."""
         slots_of_nodes: list[tuple[int, int]] = []
         left = slots
