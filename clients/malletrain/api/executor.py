@@ -166,8 +166,7 @@ class Executor(concurrent.futures.Executor):
         max_running: int = 0,
         **options: Unpack[JobOptions],
     ) -> None:
-        """Submit nothing yet.
-
+        """
         Args:
             folder: Folder for calls and results, on a disk that nodes see, too; made if there is none. A part with `%j`
                 is left out.

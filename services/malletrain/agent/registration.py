@@ -50,7 +50,7 @@ class Registration:
         on_monitor: Callable[[str], None] = lambda _: None,
         on_certificate: Callable[[bytes], None] = lambda _: None,
     ) -> None:
-        """Connect to nothing yet.
+        """Nothing happens before `run`.
 
         Args:
             count_workers: Returns how many workers there are on the node.

@@ -38,8 +38,7 @@ class ReportForwarder:
     """Listens on loopback, and forwards reports to Monitor. Use from one event loop."""
 
     def __init__(self, certificate: Path | CertificateSource, log: Log) -> None:
-        """Listen on nothing yet.
-
+        """
         Args:
             certificate: The agent's certificate, a file or another source.
             log: Called with a line for each error.

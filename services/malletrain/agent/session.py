@@ -68,8 +68,7 @@ class SupervisorSession:
         groups: NodeCgroups | None = None,
         warn: Callable[[str], object] = print,
     ) -> None:
-        """Begin without workers.
-
+        """
         Args:
             send: Sends a message to the supervisor.
             monitor_at: Returns the address on this node that leads to Monitor, given Monitor's address for nodes, and

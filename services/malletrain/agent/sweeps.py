@@ -41,7 +41,7 @@ class SweepsInThreads:
     """Each is done in a thread of the job's owner. Use from one event loop."""
 
     def __init__(self, log: Log) -> None:
-        """Do nothing yet.
+        """Nothing happens before `begin`.
 
         Args:
             log: Called with a line about each sweep that could not be done.

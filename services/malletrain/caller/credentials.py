@@ -65,8 +65,7 @@ class MungeToken:
     """A token that JobManager gives in exchange for a MUNGE credential; another one once half of its time is over."""
 
     def __init__(self, munge: Munge, job_manager: Peer, *, needed: bool, monotonic: Callable[[], float]) -> None:
-        """Ask for nothing yet.
-
+        """
         Args:
             munge: Commands of MUNGE.
             job_manager: JobManager.

@@ -152,8 +152,7 @@ class _Reader:
     def __init__(
         self, tree: Mapping[str, Any], environment: Mapping[str, str], text: str = "", file: Path | None = None
     ) -> None:
-        """Read nothing yet.
-
+        """
         Args:
             tree: What the file says.
             environment: Variables of this process.

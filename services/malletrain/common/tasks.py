@@ -96,8 +96,7 @@ class Crew:
     """Tasks that last as long as their owner, which is told when one has ended before. Use from one event loop."""
 
     def __init__(self, ended: Callable[[], object]) -> None:
-        """Begin without tasks.
-
+        """
         Args:
             ended: Called when a task has ended that was not cancelled; `check` says why.
         """

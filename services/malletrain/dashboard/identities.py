@@ -55,8 +55,7 @@ class Viewers:
     """Verifies tokens. Remembers those that were verified a moment ago, so that not every request costs a call."""
 
     def __init__(self, job_manager: Callable[[], grpc.aio.Channel], now: Callable[[], float]) -> None:
-        """Ask nobody yet.
-
+        """
         Args:
             job_manager: Channel to JobManager, without a token.
             now: Seconds since the epoch.

@@ -34,8 +34,7 @@ class OneTimeLinks:
     """
 
     def __init__(self, monotonic: Callable[[], float], make: Callable[[], str] = secrets.token_urlsafe) -> None:
-        """No links yet.
-
+        """
         Args:
             monotonic: Monotonic clock in seconds.
             make: Makes a code, or a mark, that nobody can guess.

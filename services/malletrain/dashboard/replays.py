@@ -70,7 +70,7 @@ class Replays:
         now: Callable[[], float],
         changed: Callable[[], None],
     ) -> None:
-        """Replay nothing yet.
+        """Nothing happens before `start`.
 
         Args:
             config: File of settings; None: the usual one.

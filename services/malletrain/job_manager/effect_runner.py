@@ -59,8 +59,7 @@ class EffectRunner:
         jobs: Callable[[], Mapping[str, Job]],
         owner: StimuliTaker,
     ) -> None:
-        """Perform nothing yet.
-
+        """
         Args:
             launcher: Owns the supervisors.
             peers: Scavenger and Monitor.

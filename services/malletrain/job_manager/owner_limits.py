@@ -24,8 +24,7 @@ class OwnerBuckets:
     """A token bucket for each owner. Full ones are forgotten: they are like those of owners who are not known."""
 
     def __init__(self, per_second: float, capacity: float, clock: Clock) -> None:
-        """All are full.
-
+        """
         Args:
             per_second: Tokens that come back each second, above 0.
             capacity: Most tokens of an owner, at least 1.
@@ -62,8 +61,7 @@ class OwnerLimits:
     """Counts the jobs that each owner has and submits. Operators and services are bound by the limits, too."""
 
     def __init__(self, max_jobs: int, submissions_per_second: float, clock: Clock) -> None:
-        """Count from now on.
-
+        """
         Args:
             max_jobs: Most jobs of an owner that are not in a final state.
             submissions_per_second: Jobs that an owner may submit in a second for long; as many as in four seconds may

@@ -77,8 +77,7 @@ class JobRecorder:
     """Runs Monitor's machine, checks its jobs if told to, and records what they were given."""
 
     def __init__(self, folder: Path, validate: bool, limits: HistoryLimits = DEFAULT_LIMITS) -> None:
-        """Record nothing yet.
-
+        """
         Args:
             folder: Where failures are written; made when there is one.
             validate: Whether to check the invariants of the jobs that a stimulus changes.

@@ -96,8 +96,7 @@ class CommandRouter:
     """Sends commands to all reporters of a job. If there is none, a command waits for one for a limited time."""
 
     def __init__(self, command_seconds: float, new_id: Callable[[], str]) -> None:
-        """Begin without streams.
-
+        """
         Args:
             command_seconds: How long a command waits for a reporter, in seconds.
             new_id: Makes identifiers of commands.

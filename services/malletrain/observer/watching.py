@@ -88,7 +88,7 @@ class Watcher:
     """Follows the services. All of it runs in one event loop."""
 
     def __init__(self, settings: Settings, credential: Credential, clock: Clock) -> None:
-        """Connect to nothing yet."""
+        """Nothing happens before `run`."""
         self.watched = Watched()
         self._settings = settings
         self._credential = credential
@@ -400,7 +400,6 @@ class PastRecords:
     """Asks for it. Raises grpc.aio.AioRpcError where a service does not answer."""
 
     def __init__(self, channel: Callable[[str], grpc.aio.Channel]) -> None:
-        """Ask nothing yet."""
         self._channel = channel
 
     async def idle_changes(self, since: float) -> list[IdleFact]:

@@ -79,8 +79,7 @@ class RotatedFile:
     """A file to which texts are appended, and which is renamed to `NAME.1` when it is full. It has one writer."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
-        """Touch nothing yet.
-
+        """
         Args:
             path: Its path. The folder is made where it is missing.
             max_bytes: How long it gets.

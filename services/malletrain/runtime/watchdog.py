@@ -61,8 +61,7 @@ class SystemdWatchdog:
     """systemd, by the datagrams of sd_notify(3)."""
 
     def __init__(self, address: str, seconds: float) -> None:
-        """Send nothing yet.
-
+        """
         Args:
             address: Value of NOTIFY_SOCKET.
             seconds: After how long a silence systemd ends this process; 0: it does not.

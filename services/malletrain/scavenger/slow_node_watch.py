@@ -30,7 +30,7 @@ class SlowNodeWatch:
         ask_seconds: float = _ASK_SECONDS,
         note: Callable[[Sequence[NodeSlowness]], object] = lambda _: None,
     ) -> None:
-        """Know of no slow node.
+        """Nothing happens before `run`.
 
         Args:
             peers: Where Monitor is; None: nobody is asked. Closed by `close`.

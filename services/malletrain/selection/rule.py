@@ -116,8 +116,7 @@ class AdaptiveTradeOff:
     """
 
     def __init__(self, machine: MachineResources, half_life_s: float = HALF_LIFE_S) -> None:
-        """Begin without experience.
-
+        """
         Raises:
             InvalidInputError: the machine has no burst buffer, or has SSDs, of which the rule has no single price.
         """

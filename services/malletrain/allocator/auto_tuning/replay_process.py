@@ -31,7 +31,7 @@ class ReplayProcess:
     """Runs the process, one at a time."""
 
     def __init__(self, command: Sequence[str], folder: Path, cpu_seconds: float, memory_mib: int) -> None:
-        """Start nothing yet.
+        """Nothing happens before `run`.
 
         Args:
             command: What is run; options are added.

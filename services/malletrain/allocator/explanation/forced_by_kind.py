@@ -78,8 +78,7 @@ class KindOptima:
     """Best objectives of one problem. One node more is one that suits all jobs; one less is any."""
 
     def __init__(self, problem: AllocationProblem, per_job: Sequence[ScaleValues], process: SolverProcess) -> None:
-        """Solve nothing yet.
-
+        """
         Args:
             problem: A valid problem.
             per_job: Scales of each job, of up to one node more than there are.

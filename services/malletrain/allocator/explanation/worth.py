@@ -209,7 +209,7 @@ class PartExplainer:
     """Solves one part of a plan again, as often as it is asked."""
 
     def __init__(self, part: PlannedPart, solving: Solving | None = None) -> None:
-        """Find what all answers come from.
+        """Solves the part once, for all answers.
 
         Args:
             part: The part.

@@ -36,8 +36,7 @@ class PlanStore:
     """Stores the newest plans, compressed. Plans of earlier versions are stored as they are."""
 
     def __init__(self, engine: Engine, plans_kept: int, bytes_kept: float = float("inf")) -> None:
-        """Use a database.
-
+        """
         Args:
             engine: The database.
             plans_kept: So many of the newest plans are kept at most.

@@ -38,8 +38,7 @@ class AllocatorMetrics:
     """The metrics of one Allocator."""
 
     def __init__(self, last_hour: Callable[[], Utilization | None] = lambda: None) -> None:
-        """Begin with nothing counted.
-
+        """
         Args:
             last_hour: U of the last hour; None: not known.
         """

@@ -46,8 +46,7 @@ class UseMeter:
     """Takes what is so at each moment, and hands out minutes when they are over."""
 
     def __init__(self, max_gap_s: float = MAX_GAP_S) -> None:
-        """Begin with nothing.
-
+        """
         Args:
             max_gap_s: Longest time between two moments for which the first one is taken to hold, in seconds.
         """

@@ -104,7 +104,7 @@ class JobRun:
     def __init__(
         self, job_id: str, state_dir: Path, spec: JobSpec, starter: SupervisorStarter, recorder: ReportRecorder
     ) -> None:
-        """Start nothing yet.
+        """Nothing happens before `start`.
 
         Args:
             job_id: Identifier that no other job on this machine has.

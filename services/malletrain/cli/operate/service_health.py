@@ -94,7 +94,7 @@ class HealthQuestions:
     """Asks one service whether it serves (grpc.health.v1), over TLS; never waits."""
 
     def __init__(self, peer: Peer) -> None:
-        """Ask nothing yet."""
+        """Nothing happens before `look`."""
         self._peer = peer
         self._channel: grpc.Channel | None = None
         self._call: Any = None

@@ -195,7 +195,7 @@ class ServiceRunner:
         forks: ServiceForks,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start nothing yet.
+        """Nothing happens before `start`.
 
         Args:
             config: File of settings that they get; None: the usual one.

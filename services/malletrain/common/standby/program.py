@@ -46,7 +46,7 @@ class Standby:
     """This process: what it has imported, and the connection to its parent."""
 
     def __init__(self, parent: int, connection: socket.socket, modules: list[str], area: ProcessArea) -> None:
-        """Import nothing yet.
+        """Nothing happens before `serve`.
 
         Args:
             modules: Modules to import; those that it must not import begin with an exclamation mark.

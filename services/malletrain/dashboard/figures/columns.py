@@ -285,8 +285,7 @@ class Series:
     """Columns of one figure with their version, and how they came from the version before."""
 
     def __init__(self, make: Callable[[History], Columns]) -> None:
-        """Nothing is known yet.
-
+        """
         Args:
             make: The columns, from a history.
         """
@@ -310,8 +309,7 @@ class FragmentSeries(Series):
     """The fragments of all nodes: what has changed is found by identity, since there may be many thousand."""
 
     def __init__(self, colours: Colours, chosen: str) -> None:
-        """Nothing is known yet.
-
+        """
         Args:
             chosen: Job that stands out; empty: none.
         """

@@ -43,8 +43,7 @@ class MetricFigures:
     """The figures of one page."""
 
     def __init__(self, times: Any, marks: ColumnDataSource, colours: Colours, prepare: Callable[[Any], object]) -> None:
-        """None yet.
-
+        """
         Args:
             marks: Rescales and preemptions: `time` and `colour`.
             prepare: Called with each new figure.

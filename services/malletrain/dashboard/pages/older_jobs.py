@@ -89,7 +89,6 @@ class OlderJobs:
     """Asks JobManager in the viewers' names. A viewer makes one search at a time, and all together a few."""
 
     def __init__(self, watcher: Watcher) -> None:
-        """Ask nothing yet."""
         self._watcher = watcher
         self._kept: OrderedDict[Hashable, tuple[float, OlderAnswer]] = OrderedDict()
         self._of_user: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

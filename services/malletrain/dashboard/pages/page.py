@@ -160,8 +160,7 @@ class Page(ABC):
     title = ""
 
     def __init__(self, shared: SharedData, viewer: Viewer, selection: Selection, theme: str) -> None:
-        """Show nothing yet.
-
+        """
         Args:
             shared: What all viewers share.
             theme: `light` or `dark`.

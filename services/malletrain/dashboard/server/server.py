@@ -66,7 +66,7 @@ class Dashboard:
         names: tuple[str, ...],
         tls: ssl.SSLContext | None,
     ) -> None:
-        """Listen, and serve nothing yet.
+        """Listens; connections are answered once `run` runs.
 
         Args:
             port: Port; 0: any.

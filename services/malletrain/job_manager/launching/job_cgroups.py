@@ -43,8 +43,7 @@ class JobCgroups:
     """Those of one installation. No method fails: without cgroups, processes are found by their environment only."""
 
     def __init__(self, jobs: Path, open_below: Open = open_cgroups) -> None:
-        """Touch nothing yet.
-
+        """
         Args:
             jobs: Folder of the jobs' folders.
             open_below: Opens cgroups in a folder of a name.

@@ -48,8 +48,7 @@ class JobSecrets:
     """
 
     def __init__(self, tokens: Tokens, max_lifespan_seconds: float, certificates: SupervisorCertificates) -> None:
-        """Write nothing yet.
-
+        """
         Args:
             tokens: Signs them.
             max_lifespan_seconds: No token may live longer.

@@ -209,8 +209,7 @@ class ProcessSearch:
     """
 
     def __init__(self, is_ours: UserTest = of_anybody, threads: UserThreads | None = None) -> None:
-        """Look at nothing yet.
-
+        """
         Args:
             is_ours: Whether a process with an environment and with user ids can be meant.
             threads: Where it looks; None: in threads of its own.

@@ -210,7 +210,7 @@ class SupervisorStarter:
         hosts: Mapping[str, NodeHost],
         groups: JobCgroups | None = None,
     ) -> None:
-        """Touch nothing yet.
+        """Nothing happens before `start`.
 
         Args:
             settings: What all supervisors are started with.

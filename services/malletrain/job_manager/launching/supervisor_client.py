@@ -87,8 +87,7 @@ class SupervisorClient:
         account: Account | None = None,
         take_reports: TakeReports = ignore_reports,
     ) -> None:
-        """Connect when first used.
-
+        """
         Args:
             job_id: The job.
             incarnation: Which of its supervisors.

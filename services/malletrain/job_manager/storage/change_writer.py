@@ -38,8 +38,7 @@ class ChangeWriter:
         on_stored: Callable[[], None],
         may_begin: Callable[[], Awaitable[None]],
     ) -> None:
-        """Begin with nothing that waits.
-
+        """
         Args:
             store: Where changes are stored.
             jobs: What is stored now.

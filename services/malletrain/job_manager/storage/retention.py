@@ -50,7 +50,7 @@ class Retention:
         clock: Clock,
         owners: OwnerBytes | None = None,
     ) -> None:
-        """Delete nothing yet.
+        """Nothing happens before `run`.
 
         Args:
             store: Knows which jobs have ended, and when.

@@ -162,7 +162,7 @@ class JobStore:
     """JobManager's database. What a stimulus changed is stored completely or not at all, and survives a kill."""
 
     def __init__(self, engine: Engine, owner_of_earlier_jobs: str = "", writer: int | None = None) -> None:
-        """Use the tables of a database, which are there: see `malletrain.runtime.database.migrating`.
+        """The tables must be there: `malletrain.runtime.database.migrating` makes them.
 
         Args:
             engine: The database.

@@ -205,8 +205,7 @@ class SupervisorSpans:
     """Takes each report once, and only those of commands that were given: a supervisor may be in its owner's hands."""
 
     def __init__(self, tracer: Tracer, clock: Callable[[], float] = time.time) -> None:
-        """Expect nothing yet.
-
+        """
         Args:
             tracer: Makes the supervisors' spans.
             clock: Seconds since the epoch.

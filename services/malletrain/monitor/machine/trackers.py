@@ -110,8 +110,7 @@ class JobTracker:
         stored: StoredJob | None = None,
         commands: ScaleCommands | None = None,
     ) -> None:
-        """Begin to follow a job.
-
+        """
         Args:
             job_id: The job.
             options: Limits and factors.

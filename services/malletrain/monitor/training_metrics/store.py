@@ -148,7 +148,7 @@ class MetricStore:
     """Adds values to histories, and reads them. `add` and `forget` are called by one thread at a time."""
 
     def __init__(self, engine: Engine, max_owner_metrics: int = MAX_OWNER_METRICS) -> None:
-        """Use the tables of a database, which are there.
+        """The tables must be there: `malletrain.runtime.database.migrating` makes them.
 
         Args:
             engine: The database.

@@ -46,8 +46,7 @@ class Refusals:
     """Counts refusals of an interval, which begins with its first one."""
 
     def __init__(self, report: Callable[[RefusalKind, int], None], seconds: float = INTERVAL_SECONDS) -> None:
-        """Count from zero.
-
+        """
         Args:
             report: Called at the end of an interval with each kind that had more than a few, and how many of these
                 had no line.

@@ -28,7 +28,7 @@ class CertificateRenewal:
         lifespan_seconds: float = LIFESPAN_SECONDS,
         published: Path | None = None,
     ) -> None:
-        """Make nothing yet.
+        """Nothing happens before `keep_renewed`.
 
         Args:
             state_dir: State folder of the installation.

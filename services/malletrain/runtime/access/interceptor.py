@@ -35,8 +35,7 @@ class TokenChecker:
     """Remembers the tokens that it has verified; whether they have expired or were revoked is checked at every call."""
 
     def __init__(self, tokens: Tokens, revoked: RevocationFile, *services: str) -> None:
-        """Know no token yet.
-
+        """
         Args:
             tokens: Verifies them.
             revoked: Those that are no longer valid.
@@ -94,8 +93,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     """Refuses calls of callers that are not known or may not make them. `current_caller` tells handlers who calls."""
 
     def __init__(self, checker: TokenChecker, *, open_reflection: bool) -> None:
-        """Check by tokens.
-
+        """
         Args:
             checker: Verifies tokens.
             open_reflection: Whether gRPC reflection needs no identity; otherwise it needs the role viewer.

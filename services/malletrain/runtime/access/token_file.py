@@ -39,7 +39,7 @@ class TokenFile:
         role: Role = Role.OPERATOR,
         mode: int = _PRIVATE,
     ) -> None:
-        """Write nothing yet.
+        """Nothing happens before `keep_renewed`.
 
         Args:
             path: The file.
@@ -111,7 +111,7 @@ class ViewerFolder:
     """Keeps a viewer's token, and the certificate by which callers know the services, in a folder."""
 
     def __init__(self, folder: Path, token: TokenFile, authorities: Sequence[Path], lifespan_seconds: float) -> None:
-        """Write nothing yet.
+        """Nothing happens before `keep_renewed`.
 
         Args:
             folder: The folder; made if there is none.

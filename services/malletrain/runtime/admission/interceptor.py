@@ -143,8 +143,7 @@ class MessageReader:
     """Takes the messages of calls."""
 
     def __init__(self, seconds: float) -> None:
-        """Read nothing yet.
-
+        """
         Args:
             seconds: How long the message of a call may take to arrive.
         """
@@ -213,8 +212,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     """The outermost interceptor of a server: those within have judged the headers when it decides about the message."""
 
     def __init__(self, limits: ServerLimits, peers: PeerNames) -> None:
-        """Admit within limits.
-
+        """
         Args:
             limits: What callers are granted.
             peers: Names those who have shown no token.

@@ -28,8 +28,7 @@ class MachineCalls(grpc.aio.ServerInterceptor):
     """
 
     def __init__(self, peers: PeerNames, max_calls: int, first_message_seconds: float) -> None:
-        """Count from zero.
-
+        """
         Args:
             peers: Names machines and accounts.
             max_calls: Calls under way of each of them.

@@ -51,8 +51,7 @@ class FailureWriter(Generic[StateT, StimulusT, ResultT]):
         validate: bool,
         read_story: ReadStory = _no_story,
     ) -> None:
-        """Write nothing yet.
-
+        """
         Args:
             folder: Where failures are written; made when there is one.
             machine: The machine.
@@ -124,8 +123,7 @@ class FlightRecorder(Generic[StateT, StimulusT, ResultT]):
         read_story: ReadStory = _no_story,
         min_stimuli: int = MIN_STIMULI,
     ) -> None:
-        """Record nothing yet.
-
+        """
         Args:
             folder: Where failures are written; made when there is one.
             machine: The machine.

@@ -79,8 +79,7 @@ class MachineLoop(Generic[StateT, StimulusT, ResultT, DetailT]):
         store: Callable[[MachineStep[StateT, StimulusT, ResultT, DetailT]], object] = _leave,
         publish: Callable[[MachineStep[StateT, StimulusT, ResultT, DetailT]], object] = _leave,
     ) -> None:
-        """Begin with a state.
-
+        """
         Args:
             state: The state.
             recorder: Runs the machine.

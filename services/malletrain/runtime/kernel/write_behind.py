@@ -51,8 +51,7 @@ class WriteBehind(Generic[BatchT]):
         may_begin: Callable[[], Awaitable[object]] = _at_once,
         retry_seconds: float = _RETRY_SECONDS,
     ) -> None:
-        """Begin with nothing that waits.
-
+        """
         Args:
             store: Stores a batch in one transaction; called in a thread, one call at a time. Raises
                 DatabaseUnavailableError if it may be tried again. The same batch may come again after that.

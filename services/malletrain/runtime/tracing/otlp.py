@@ -36,8 +36,7 @@ class PatientExporter(SpanExporter):
     """Leaves a collector that fails alone for a while, longer each time; one warning until it answers again."""
 
     def __init__(self, inner: SpanExporter, collector: str, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Send nothing yet.
-
+        """
         Args:
             inner: Sends spans.
             collector: Its address, for the log.
@@ -94,8 +93,7 @@ class OtlpTracer:
     enabled = True
 
     def __init__(self, service: str, processor: SpanProcessor, sample_ratio: float) -> None:
-        """Trace from now on.
-
+        """
         Args:
             service: Name of the service.
             processor: Takes the spans.

@@ -104,8 +104,7 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         most_clock_seconds: float = math.inf,
         speed_told: SpeedTold = ignore_speed,
     ) -> None:
-        """Begin without agents.
-
+        """
         Args:
             certificate: The Scavenger's certificate file. Agents must have one of the same installation.
             on_change: Called after every change of `present` or `leaving`.

@@ -64,8 +64,7 @@ class HeldSource:
         watched_only: bool = False,
         validate: bool = False,
     ) -> None:
-        """Hold nothing yet.
-
+        """
         Args:
             inner: Tells which nodes are idle. It knows the nodes that the controller holds.
             registry: Where agents report.

@@ -23,8 +23,7 @@ class NodeCertificates:
     """Issues certificates by the installation's CA. Safe in any thread."""
 
     def __init__(self, state_dir: Path, clock: Clock, lifespan_seconds: float, pending_seconds: float) -> None:
-        """Issue none yet.
-
+        """
         Args:
             state_dir: State folder of the installation.
             clock: Wall clock.

@@ -74,8 +74,7 @@ class IdleSet:
         cooldowns: Mapping[str, float] | None = None,
         drains: DrainSet | None = None,
     ) -> None:
-        """Begin without nodes.
-
+        """
         Args:
             debounce_seconds: How long a node must be idle before it counts, at least 0.
             order: Names in the order in which `members` lists them. Other names follow in order of appearance.

@@ -201,8 +201,7 @@ class StayChanges:
     """Numbers the changes of idle nodes: ten thousand are compared in some milliseconds, and few are ever told."""
 
     def __init__(self, life: str) -> None:
-        """Begin without nodes.
-
+        """
         Args:
             life: Names this life of the service: tokens of earlier ones are not known.
         """

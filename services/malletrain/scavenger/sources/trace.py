@@ -35,8 +35,7 @@ class TraceSource:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare a replay.
-
+        """
         Args:
             trace: What is replayed, from its second 0 to its duration.
             clock: Wall clock.

@@ -31,8 +31,7 @@ class Arrivals:
     """
 
     def __init__(self, jobs: Sequence[ReplayJob], options: ReplayOptions) -> None:
-        """Begin with the first job.
-
+        """
         Args:
             jobs: In the order of submission, at least one if they are repeated.
         """

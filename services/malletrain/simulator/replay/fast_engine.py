@@ -173,8 +173,7 @@ class OwnerAccounts:
     """The ledger of a replay by the fast engine; `malletrain.job_manager.machine.sharing` keeps the production one."""
 
     def __init__(self, half_life_s: float) -> None:
-        """Begin without any use.
-
+        """
         Args:
             half_life_s: Half-life of the uses in seconds; 0: no fair share.
         """

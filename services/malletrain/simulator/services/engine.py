@@ -60,8 +60,7 @@ class ReplayTraining:
     def __init__(
         self, queue: EventQueue, options: ReplayOptions, nodes: int, finish: Callable[[str, RunningJob], None]
     ) -> None:
-        """Begin without jobs.
-
+        """
         Args:
             finish: Called when a job has processed its samples.
         """

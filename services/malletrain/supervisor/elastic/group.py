@@ -60,8 +60,7 @@ class ElasticGroup:
         restarts_left: int = 3,
         tell: Callable[[str], None] = log.warning,
     ) -> None:
-        """Begin without workers.
-
+        """
         Args:
             pool: Keeps the workers.
             min_hosts: Fewest hosts that a first group is formed of.

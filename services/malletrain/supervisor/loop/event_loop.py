@@ -407,8 +407,7 @@ class CommandReports:
     """Follows commands. Used from the supervisor's main thread only; without trace contexts it does nothing."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """Begin with none.
-
+        """
         Args:
             clock: Seconds since the epoch.
         """

@@ -49,7 +49,6 @@ class Releases:
     """The releases that are under way."""
 
     def __init__(self, occupants: Occupants) -> None:
-        """Begin with none."""
         self._occupants = occupants
         self._open: list[Release] = []
 

@@ -103,8 +103,7 @@ class PeerFilter:
         owner_of: Callable[[Endpoint, Endpoint], int | None] = connection_owner,
         user_id: int | None = None,
     ) -> None:
-        """Nothing is looked up yet.
-
+        """
         Args:
             addresses: Returns the IP addresses of the nodes on which the job has workers now.
             owner_of: Returns the user id of a peer on this machine.

@@ -66,8 +66,7 @@ class RestartingGroup:
         restarts_left: int = 3,
         tell: Callable[[str], None] = log.warning,
     ) -> None:
-        """Begin without workers.
-
+        """
         Args:
             saving: Folder in which a member that is saving has a file, named by its process id.
             sharded: Folder in which a member with a part of the state that others do not have has such a file.

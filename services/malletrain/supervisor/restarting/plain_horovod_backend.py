@@ -30,7 +30,6 @@ class PlainHorovodBackend:
     warm = True
 
     def __init__(self, rendezvous: RendezvousConfig) -> None:
-        """Start nothing yet."""
         self._config = rendezvous
         self._present: _Served | None = None
         self._next: _Served | None = None

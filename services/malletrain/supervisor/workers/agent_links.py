@@ -48,8 +48,7 @@ class RemoteWorker:
         send: Callable[[pb.ControlWorkersRequest], None],
         lost: threading.Event,
     ) -> None:
-        """It has been asked for.
-
+        """
         Args:
             number: Identifies it to the agent.
             here: Whether the agent is on this machine.
@@ -342,8 +341,7 @@ class AgentLinks:
     """The connections to the agents of a job's nodes. Use from one thread."""
 
     def __init__(self, certificate: Path | None) -> None:
-        """Begin without addresses.
-
+        """
         Args:
             certificate: The supervisors' certificate file; None if all nodes are virtual nodes of this machine.
         """

@@ -26,8 +26,7 @@ class FailureWatch:
     """
 
     def __init__(self, tails: LogTails, restarts_left: int) -> None:
-        """Nothing has failed yet.
-
+        """
         Args:
             restarts_left: How often the job may still be restarted after failures of its own.
         """

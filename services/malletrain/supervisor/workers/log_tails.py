@@ -17,7 +17,6 @@ class LogTails:
     """Where in its log each worker began, so that what an earlier one wrote is not taken for its own."""
 
     def __init__(self, logs: Path) -> None:
-        """Read nothing yet."""
         self._logs = logs
         self._begins: dict[Slot, int] = {}
 

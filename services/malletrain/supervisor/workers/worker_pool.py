@@ -109,8 +109,7 @@ class WorkerPool:
         *,
         warm: bool = True,
     ) -> None:
-        """Begin without workers.
-
+        """
         Args:
             defaults: Environment variables, for those that the job does not set.
             mark: Identifies this supervisor in the workers' environment; see `Reaper`.

@@ -98,8 +98,7 @@ class PolledSource:
         placeholders: PlaceholderView | None = None,
         state_file: ScavengerStateFile | None = None,
     ) -> None:
-        """Ask nothing yet.
-
+        """
         Args:
             queries: What to ask.
             staleness: For how long answers are used.
