@@ -235,6 +235,8 @@ class AllocatorMachine:
 
     def _coalesce(self, now: Moment) -> None:
         self.phase = PlanPhase.YIELDING
+        # Events come in bursts. In the second half of the wait for more of them, peers are asked and the problem is
+        # solved ahead: then, unless another event comes, the plan is ready when the wait is over.
         self._plan_at = now.monotonic + self.options.coalesce_seconds
         self.due_at = now.monotonic + self.options.coalesce_seconds / 2
 
@@ -263,7 +265,7 @@ class AllocatorMachine:
     def _decide(self, now: Moment) -> Effects:
         """The time for events that come together is over: make a plan if one is due."""
         if self._has_moved:
-            self._solved_ahead = None
+            self._solved_ahead = None  # of nodes and jobs that are others by now
         self._has_news = False
         self._reason = self._find_reason(now)
         if not self._reason:

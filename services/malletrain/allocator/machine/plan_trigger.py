@@ -132,10 +132,12 @@ class PlanTrigger:
         """Why a plan is due now, for people; empty where none is. Arguments as for `wait_seconds`."""
         reason = self._reason(cache, now, monotonic)
         if not reason:
+            # The present is again what was planned for: nothing that was refused is still to be done.
             self._backoff.succeed()
         return reason
 
     def _reason(self, cache: ClusterCache, now: float, monotonic: float) -> str:
+        # Of some nodes or jobs only, a plan would take the others' nodes away.
         if not cache.complete:
             return ""
         plan_input = cache.plan_input(now)

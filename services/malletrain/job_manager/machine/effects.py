@@ -127,6 +127,7 @@ def required_effects(jobs: Iterable[Job], policy: ManagerPolicy) -> tuple[Effect
 
 
 def _releases(job: Job, policy: ManagerPolicy) -> list[Effect]:
+    # The nodes that left first come first, as the main scheduler waits longest for them; those of one moment together.
     ordered = sorted(job.releases, key=lambda release: (release.since, release.node))
     grace = _release_grace(job.spec.limits, policy)
     return [

@@ -262,6 +262,7 @@ def _remove_lost(transaction: Transaction, job: Job, lost: frozenset[str], since
     )
     lost_hosts = sorted(lost.intersection(job.commanded))
     if not lost_hosts:
+        # A growth that can't come any more. The job trains on, and what it has stays its own until the next plan.
         keeps = job.supervised and job.stop is None and job.wanted and not wanted
         transaction.put(job, wanted=_max_part(transaction, job, job.commanded) if keeps else wanted)
         return
@@ -281,6 +282,7 @@ def _shrink_or_stop(
     still_wanted = within(left_over, wanted)
     if job.spec.grouped_nodes > 1:
         still_wanted = job.whole(wanted, left_over)  # the plan's order says which nodes make a replica
+    # What the newest plan wants for it comes first: then the next command is not another change.
     staying = _max_part(transaction, job, still_wanted) or _max_part(
         transaction, job, job.whole(job.commanded, left_over)
     )
@@ -295,6 +297,7 @@ def _shrink_or_stop(
         why = f"{reason}; no node that has trained remains, starts again from the last checkpoint"
         transaction.stop(job, StopIntent.WAIT, JobReason.PREEMPTED_STATE_LOST, why, wanted or staying, left_over)
         return
+    # A job that has not begun to train loses nothing but nodes: its start goes on, and is no rescale.
     state = JobState.STARTING if job.state is JobState.STARTING else JobState.RESCALING
     transaction.move(
         job,
@@ -319,7 +322,10 @@ def _max_part(transaction: Transaction, job: Job, nodes: tuple[str, ...]) -> tup
 
 
 def _with_lost(job: Job, lost: frozenset[str], since: float) -> tuple[NodeRelease, ...]:
-    """The job's releases with those of lost nodes. A node that a shrink was releasing has now left."""
+    """The job's releases with those of lost nodes.
+
+    A node that a shrink was releasing has now left: from this moment on the main scheduler waits for it.
+    """
     known = {release.node: release for release in job.releases}
     for node in lost.intersection(job.held):
         earlier = known.get(node)
@@ -333,6 +339,7 @@ _LIMIT_TIMES = ("not_before", "good_since", "stalled_since", "idle_since", "phas
 
 def handle_progress(transaction: Transaction, job: Job, seen: Progressed) -> None:
     """Take over samples, whether the job's saves fail, and whether it is silent, with or without a phase for it."""
+    # While its scale changes, a job is silent by our own doing: that counts from the command on, not before.
     since = max(transaction.now - seen.seconds, job.changed_at)
     silent = job.supervised and is_long(job, seen)
     in_phase = silent and bool(seen.phase)

@@ -47,6 +47,7 @@ def handle_supervisor_seen(transaction: Transaction, seen: SupervisorSeen) -> No
     if job is None or seen.commanded_sequence < job.taken_sequence:
         return
     in_release = {release.node for release in job.releases}
+    # A worker on a node that is being released is about to end, whatever it still confirms.
     confirmed = within(job.held, seen.confirmed - in_release)
     job = _count_failures(transaction, job, sum(count for _, count in seen.failures))
     if job.stop is not None:
@@ -66,6 +67,7 @@ def handle_supervisor_seen(transaction: Transaction, seen: SupervisorSeen) -> No
         return
     if job.kept and seen.commanded_sequence >= job.sequence:
         job = transaction.put(job, kept=False)
+    # Before it has carried out the newest command, what it confirms is the scale before, and no loss of workers.
     if seen.confirmed_sequence < job.sequence:
         return
     if seen.confirmed == frozenset(job.commanded):
@@ -155,6 +157,7 @@ def handle_nodes_released(transaction: Transaction, released: NodesReleased) -> 
     job = _job_of(transaction, released.job_id, released.incarnation)
     if job is None:
         return
+    # The answer may be late: what a newer command has given the job again is not free.
     free = set(released.nodes).difference(job.commanded)
     if job.stop is not None:
         free = set(released.nodes).intersection(release.node for release in job.releases)
@@ -252,6 +255,7 @@ def _fail_by_workers(transaction: Transaction, job: Job, ended: SupervisorEnded)
     if not is_scale_fault(job, failure):
         _fail(transaction, job, JobReason.WORKER_FAILED, what, ended.log_tail, count=failure.count)
         return
+    # A job that has trained at another scale may go on there: the fault is held against the scale, not the job.
     counts = job.spec.max_restarts == 0 or not has_trained_elsewhere(job, failure.scale)
     job = replace(job, scale_faults=with_fault(job, failure.scale, transaction.now))
     count = failure.count if counts else failure.count - 1

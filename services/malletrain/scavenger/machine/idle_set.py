@@ -213,6 +213,7 @@ class IdleSet:
 
     def _has_left(self, name: str, since: float) -> bool:
         out = name not in self._idle or name in self._cooldowns or name in self.drains
+        # Its fragment began later than was known: it was in use between two observations, and its processes are gone.
         return out or self._idle[name] > since
 
     def _in_order(self, nodes: Mapping[str, float]) -> tuple[IdleNode, ...]:
