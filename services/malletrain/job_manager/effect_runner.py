@@ -34,11 +34,11 @@ from malletrain.job_manager.telemetry.change_spans import ChangeSpans
 
 _PAUSE_SECONDS = 5.0
 _COLLECTIONS = 6
-"""Half a minute."""
+"""So many times, `_PAUSE_SECONDS` apart, a supervisor's outcome is looked for: half a minute."""
 
 
 class StimuliTaker(Protocol):
-    """Receives the outcomes of effects."""
+    """Takes in how effects ended; the engine, which owns the state."""
 
     def apply(self, stimulus: Stimulus) -> object:
         """Apply what happened."""
@@ -63,10 +63,10 @@ class EffectRunner:
         Args:
             launcher: Owns the supervisors.
             peers: Scavenger and Monitor.
-            spans: Told of commands.
+            spans: Records when commands are sent.
             writer: Knows what is stored: most effects begin after that.
             jobs: The active jobs as they are now, by identifier.
-            owner: Told what came of effects.
+            owner: Gets the outcome of each effect as a stimulus, and jobs' progress.
         """
         self._launcher = launcher
         self._peers = peers

@@ -87,8 +87,8 @@ class Engine:
             peers: Scavenger and Monitor.
             recorder: Runs the state machine.
             clock: Wall clock.
-            metrics: Told of each change.
-            spans: Told of changed jobs and of commands.
+            metrics: Counts each change.
+            spans: Traces changes of scale, from changed jobs and commands.
             last_number: New jobs get numbers above this one, too, whatever the store knows.
         """
         self.jobs: Hub[JobsChanged] = Hub(merge=JobsChanged.followed_by)

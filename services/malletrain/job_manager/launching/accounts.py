@@ -55,22 +55,22 @@ class CommonAccount:
     """All jobs run as the account that runs JobManager (`run_as = "service"`)."""
 
     def of_owner(self, owner: str) -> Account | None:
-        """None."""
+        """None: as the account that runs JobManager."""
         del owner
         return None
 
     def of_folder(self, folder: Path) -> Account | None:
-        """None."""
+        """None: as the account that runs JobManager."""
         del folder
         return None
 
     def may_end(self, environment: Mapping[str, str], user_ids: frozenset[int]) -> bool:
-        """The kernel decides."""
+        """Whether there is any user id: the kernel lets this account end only its own processes."""
         del environment
         return bool(user_ids)
 
     def users_of(self, folder: Path) -> frozenset[int]:
-        """This process's own."""
+        """This process's user alone."""
         del folder
         return frozenset({os.geteuid()})
 

@@ -35,7 +35,7 @@ class UsageAmounts:
     preemptions: int = 0
 
     def __add__(self, other: UsageAmounts) -> UsageAmounts:
-        """Both together."""
+        """The sum of both."""
         return UsageAmounts(
             self.node_seconds + other.node_seconds,
             self.gpu_seconds + other.gpu_seconds,

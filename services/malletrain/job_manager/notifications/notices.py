@@ -36,7 +36,7 @@ _WITHOUT_NODES = (JobState.QUEUED, JobState.WAITING)
 
 @dataclass(frozen=True)
 class JobNotice:
-    """Something to tell.
+    """One event of a job that receivers are told.
 
     Attributes:
         id: The same whenever it is told again, so that receivers can leave out what they have.
@@ -53,7 +53,7 @@ class JobNotice:
     waited_seconds: float = 0.0
 
     def as_json(self) -> str:
-        """For the receiver."""
+        """The body of the notice, as receivers get it."""
         job = self.job
         content = {
             "format": FORMAT,

@@ -191,7 +191,7 @@ class AfterReleases:
             self._turn(_TURNS)
 
     async def done(self) -> None:
-        """Wait until nothing waits."""
+        """Wait until all work that was put off has been done."""
         await self._done.wait()
 
     def _turn(self, left: int) -> None:

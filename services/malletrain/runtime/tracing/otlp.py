@@ -69,11 +69,11 @@ class PatientExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Send nothing any more."""
+        """Close the inner exporter; nothing is sent after that."""
         self._inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Nothing waits here."""
+        """Have the inner exporter send what it still has; nothing is queued here."""
         return self._inner.force_flush(timeout_millis)
 
 

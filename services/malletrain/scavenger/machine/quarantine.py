@@ -151,7 +151,7 @@ class Quarantine:
         }
 
     def _forget(self, now: float) -> None:
-        # The number of failed checks outlives the quarantine for a while: a node that fails again soon stays out longer.
+        # The number of failed checks outlives the quarantine: a node that fails again soon stays out longer.
         half_life = self.policy.half_life_seconds
         self._records = {
             name: record
