@@ -33,7 +33,7 @@ ValueT = TypeVar("ValueT")
 ItemT = TypeVar("ItemT")
 
 _MAX_SUBMITTED = 1000
-"""Jobs of one submission."""
+"""How many jobs one submission has at most."""
 _RESULT_SECONDS = 10.0
 """How long the file of a result may take until it is seen here, on a shared disk."""
 _LOOK_SECONDS = 0.2

@@ -309,25 +309,25 @@ class _Heard:
     """How a job ended, or why that is not known."""
 
     def __init__(self) -> None:
-        self._found: resources_pb2.Job | MalleTrainError | None = None
+        self._last: resources_pb2.Job | MalleTrainError | None = None
 
     def take_message(self, message: resources_pb2.Job | MalleTrainError) -> bool:
-        """Whether that is it."""
+        """Take in a change of the job; returns whether it is the last one: the job has ended, or is lost."""
         if isinstance(message, resources_pb2.Job) and not job_state_of(message.state).final:
             return False
-        self._found = message
+        self._last = message
         return True
 
     @property
     def is_final(self) -> bool:
-        """Whether there is something."""
-        return self._found is not None
+        """Whether the last change has come."""
+        return self._last is not None
 
     def result(self) -> resources_pb2.Job:
-        if isinstance(self._found, MalleTrainError):
-            raise self._found
-        assert self._found is not None
-        return self._found
+        if isinstance(self._last, MalleTrainError):
+            raise self._last
+        assert self._last is not None
+        return self._last
 
 
 class JobList(Sequence[Job]):

@@ -46,7 +46,7 @@ class RenewedToken:
     """The token of a file that somebody else renews; read whenever it is shown."""
 
     def __init__(self, path: Path) -> None:
-        """Read it once.
+        """Reads the file, so that a missing one is told at once.
 
         Raises:
             InvalidInputError: there is no token.

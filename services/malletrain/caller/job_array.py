@@ -13,7 +13,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import resources_pb2
 
 MAX_JOBS = 1000
-"""Of a submission."""
+"""How many jobs one submission may have."""
 _MAX_LIMIT = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _EXAMPLE = "'lr=0.1,0.01 depth=18,50 %2'"

@@ -193,7 +193,7 @@ class _Output:
         self._transport: asyncio.BaseTransport | None = None
 
     async def open(self) -> None:
-        """Hear it."""
+        """Make the pipe, and read from it in this event loop."""
         os.close(self.writing)
         reading, self.writing = os.pipe()
         loop = asyncio.get_running_loop()
@@ -207,7 +207,7 @@ class _Output:
             self.stream.feed_eof()
 
     def close(self) -> None:
-        """Stop to hear."""
+        """Stop reading."""
         if self._transport is not None:
             self._transport.close()
 

@@ -55,7 +55,7 @@ class LogTimes:
         return self.times[-1] if self.times else 0
 
     def seen(self, size: int, now_ms: int) -> LogTimes:
-        """After a look.
+        """The times after one more look at the log.
 
         Args:
             size: How large the log is, in bytes. Less than before: it was cut, and what was known is void.
@@ -92,7 +92,7 @@ class LogTimes:
         return self.sizes[place - 1] if place else 0
 
     def text(self) -> str:
-        """As a file."""
+        """The content of the file that holds these times."""
         return "".join(map(entry_text, self.sizes, self.times))
 
 

@@ -24,7 +24,7 @@ _PLACE = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 _READERS = frozenset({"get", "getenv", "pop"})
 _OPTIONS = frozenset({"--local_rank", "--local-rank"})
 _DEEPEST = 12
-"""Dots in a name."""
+"""How many dots a name may have; a longer chain of attributes is none that we look for."""
 
 
 @dataclass(frozen=True)

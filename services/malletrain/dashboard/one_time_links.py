@@ -43,7 +43,7 @@ class OneTimeLinks:
         self._issued: OrderedDict[bytes, _Issued] = OrderedDict()
 
     def new(self, token: str) -> str:
-        """A new code.
+        """Make a code for a link.
 
         Args:
             token: What it stands for.

@@ -37,7 +37,7 @@ _MAX_ERROR_LENGTH = 500
 
 @dataclass(frozen=True)
 class RunningReplay:
-    """The replay that runs.
+    """The replay that is being computed now.
 
     Attributes:
         what_if: What is replayed.
@@ -164,7 +164,7 @@ class Replays:
         _keep(self._failures, what_if, why[:_MAX_ERROR_LENGTH])
 
     async def _ask_process(self, what_if: WhatIf) -> WhatIfComparison:
-        """What the process answers.
+        """Run the process for a what-if, and return what it answers.
 
         Raises:
             RuntimeError: it has failed; the message says why.

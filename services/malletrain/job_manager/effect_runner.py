@@ -34,7 +34,7 @@ from malletrain.job_manager.telemetry.change_spans import ChangeSpans
 
 _PAUSE_SECONDS = 5.0
 _COLLECTIONS = 6
-"""So many times, `_PAUSE_SECONDS` apart, a supervisor's outcome is looked for: half a minute."""
+"""So many attempts, half a minute in all: then processes of another account that do not end are given up."""
 
 
 class StimuliTaker(Protocol):

@@ -136,7 +136,7 @@ class _Acknowledgement(NamedTuple):
     metrics: int = 0
 
     def followed_by(self, later: _Acknowledgement) -> _Acknowledgement:
-        """Both as one."""
+        """This and a later one as one, so that little waits while the database is away."""
         return _Acknowledgement(later.sequence, later.ended or self.ended, max(self.metrics, later.metrics))
 
 
@@ -173,7 +173,7 @@ class _WriteBatch:
     metrics: tuple[LoggedBatch, ...] = ()
 
     def followed_by(self, later: _WriteBatch) -> _WriteBatch:
-        """Both as one."""
+        """This and a later one as one, so that little waits while the database is away."""
         jobs = {job_id: job for job_id, job in self.jobs.items() if job_id not in later.forgotten}
         acknowledgements = dict(self.acknowledgements)
         for stream, fresh in later.acknowledgements.items():

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The time."""
+    """Source of time, so that tests and replays can pass another."""
 
     def time(self) -> float:
         """Seconds since the epoch."""

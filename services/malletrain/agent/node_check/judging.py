@@ -45,7 +45,7 @@ class CheckLimits:
 
 @dataclass(frozen=True)
 class GpuMeasure:
-    """One GPU.
+    """What the management library says of one GPU.
 
     Attributes:
         code: What the management library answers when it is asked for the GPU; 0: all is well.

@@ -58,7 +58,7 @@ class ForwardChoice:
     seconds: float
 
     def __str__(self) -> str:
-        """For people."""
+        """The text for operators, in logs and the journal of tuning."""
         return f"{self.seconds:g} s" if self.policy is ForwardPolicy.CONSTANT else f"policy {self.policy.value}"
 
 
@@ -146,7 +146,7 @@ class ReplayedGain:
     hours: float
 
     def __str__(self) -> str:
-        """For people."""
+        """The text for operators, in logs and the journal of tuning."""
         width = "" if self.half_width is None else f" ± {self.half_width:.1%}"
         return f"{self.mean:+.1%}{width} samples in {self.hours:.1f} h"
 

@@ -256,7 +256,7 @@ def _stall(jobs: Sequence[PlannableJob], curves: Mapping[str, JobCurve]) -> floa
 
 
 def _choice(live: LiveFleet, before: FleetDecision | None) -> DividerChoice:
-    """The planner that divides.
+    """Choose the planner that divides the GPUs of a fleet now.
 
     They are compared anew when members have ended or come, and for other numbers of GPUs or rates of preprocessing.
     """

@@ -23,7 +23,7 @@ class RecordedAllocator(RecordedMachine[AllocatorMachine, Stimulus, Effects]):
     stimulus_types = typing.get_args(Stimulus)
 
     def advance(self, state: AllocatorMachine, stimulus: Stimulus, now: Moment) -> Effects:
-        """Handle a stimulus."""
+        """Have the machine handle a stimulus; its state changes in place."""
         return state.advance(stimulus, now)
 
     def check(self, before: AllocatorMachine, result: Effects) -> None:

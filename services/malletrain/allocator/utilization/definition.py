@@ -27,7 +27,7 @@ IN_WORDS = (
     "U: samples that the jobs have trained, of those that they could have trained on as many nodes that are always "
     "there, by their curves; minute by minute."
 )
-"""The sentence for people."""
+"""What U is, for people."""
 
 BestRate = Callable[[tuple[JobDemand, ...], int], float]
 """Most samples per second that jobs can train on so many nodes if rescaling is free."""

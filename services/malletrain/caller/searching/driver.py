@@ -182,7 +182,7 @@ class SearchFailedError(MalleTrainError):
 
 @dataclass(frozen=True)
 class SearchSetup:
-    """What a search runs.
+    """The settings of one search, which do not change while it runs.
 
     Attributes:
         request: The job of a trial: its command and variables are templates, its name is the study's.

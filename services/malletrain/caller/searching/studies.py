@@ -36,7 +36,7 @@ _METRIC_KEY = "malletrain_metric"
 
 
 def load_optuna() -> ModuleType:
-    """Optuna.
+    """Import Optuna, which only searches need.
 
     Raises:
         ImportError: it is not installed; the message says how it is.

@@ -73,7 +73,7 @@ def report_on(
 
 
 def print_report(report: JournalReport) -> None:
-    """Show it."""
+    """Print what was read of a journal, and what its replay says."""
     begin, end = (datetime.fromtimestamp(at, UTC) for at in (report.begin_unix, report.end_unix))
     hours = (report.end_unix - report.begin_unix) / 3600
     typer.echo(f"journal: {begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC, {hours:.2f} h")

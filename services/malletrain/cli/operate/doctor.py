@@ -335,7 +335,7 @@ def examine_interpreters(pythons: Mapping[str, str], state_dir: Path) -> Iterato
 
 
 def examine_interpreter(setting: str, python: str, options: Mapping[str, Any], who: str) -> Finding:
-    """Run one.
+    """Run an interpreter that jobs would be started with, and see whether it has what they need.
 
     Args:
         setting: What names it.

@@ -38,7 +38,7 @@ class HealthAnswer(Enum):
 
 @dataclass(frozen=True)
 class Activity:
-    """What a process does.
+    """How busy a process is, by the kernel.
 
     Attributes:
         state: State of its first thread, in which the event loop of a service runs: a letter as in /proc/PID/stat.

@@ -36,7 +36,7 @@ _CHANGE, _OUTCOME, _ROUND, _AGAIN, _PASSES = "change", "outcome", "round", "agai
 _MAX_SAID = 500
 _PIECE = 64 * 1024
 _BEGINNING = b'{"at":'
-"""Of each line."""
+"""How each line of a record begins."""
 _LINE_BOUNDS = JsonBounds(max_bytes=1 << 24, max_entries=1 << 20)
 """A line of pass counts names all jobs that wait."""
 

@@ -24,7 +24,7 @@ _MAX_NAMED = 6
 
 @dataclass(frozen=True)
 class Event:
-    """Something that has happened.
+    """A line of the list of events.
 
     Attributes:
         time: When it was seen, in seconds since the epoch.

@@ -185,12 +185,12 @@ class Page(ABC):
 
     @property
     def history(self) -> History:
-        """What has happened."""
+        """The history that all pages show."""
         return self.shared.history
 
     @property
     def colours(self) -> Colours:
-        """The theme."""
+        """The colours of the chosen theme."""
         return THEMES[self.theme]
 
     def period(self) -> tuple[float, float]:

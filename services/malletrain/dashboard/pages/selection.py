@@ -67,7 +67,7 @@ _NODE = re.compile(r"[^\s\x00-\x1f](?:[^\x00-\x1f]{0,254}[^\s\x00-\x1f])?\Z")
 
 @dataclass(frozen=True)
 class Selection:
-    """What is looked at.
+    """What a page shows: job, node, plan, period and filters, as its address names them.
 
     Attributes:
         job: Identifier of a job; empty: none.

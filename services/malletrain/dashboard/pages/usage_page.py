@@ -62,7 +62,7 @@ class UsageAnswer:
 
 
 class UsagePage(Page):
-    """Who used what."""
+    """What owners and projects have used, month by month, and what it costs."""
 
     name = "usage"
     title = "Usage"

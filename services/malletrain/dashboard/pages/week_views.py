@@ -49,7 +49,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Form:
-    """The form."""
+    """The form that asks for a what-if."""
 
     fields: tuple[Field, ...]
     hidden: tuple[tuple[str, str], ...]

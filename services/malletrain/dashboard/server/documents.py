@@ -130,7 +130,7 @@ class PageView(SessionHandler):  # type: ignore[misc]  # Bokeh is not checked
 
     @authenticated
     async def get(self) -> None:
-        """The page."""
+        """Answer with the page, prepared before where there is one."""
         viewer, context = self.current_user, self._context
         selection, theme = Selection.of(self.request.arguments), _theme(self.get_cookie("theme", ""))
         context.shared.refresh_if_old()

@@ -220,7 +220,7 @@ class Alive(_Plain):
     """Says that the dashboard serves."""
 
     def get(self) -> None:
-        """No content."""
+        """Answer 204: the dashboard serves."""
         self.set_status(204)
 
 

@@ -111,7 +111,7 @@ class PageAccess(AuthProvider):  # type: ignore[misc]  # Bokeh is not checked
 
     @property
     def logout_handler(self) -> None:
-        """None."""
+        """None: there is no logout."""
         return None
 
     async def viewer_of(self, handler: RequestHandler) -> Viewer | None:

@@ -22,7 +22,7 @@ _MADE_BEFORE = frozenset({job_folder.FEEDS_FOLDER})
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """Which job is meant.
+    """By what the folder of a job is known to be its own.
 
     Attributes:
         owner: Name of the user who submitted it.

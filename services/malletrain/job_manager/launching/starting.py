@@ -38,7 +38,7 @@ from malletrain.runtime.tracing.propagation import present_context
 
 
 class MonitorAddress(NamedTuple):
-    """Where trainers report.
+    """The address to which trainers send their reports.
 
     Attributes:
         address: HOST:PORT of Monitor on this machine.

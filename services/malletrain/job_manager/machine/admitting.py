@@ -40,7 +40,7 @@ class QueueEntry:
 
     @property
     def owner(self) -> str:
-        """Whose it is."""
+        """Who submitted it."""
         return self.jobs[0].owner
 
     @property

@@ -88,7 +88,7 @@ class Pause:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Its length in seconds."""
         return self.end - self.begin
 
 

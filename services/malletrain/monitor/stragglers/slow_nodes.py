@@ -27,7 +27,7 @@ class StragglerOptions:
 
 
 class JobPlace(NamedTuple):
-    """Where a job is.
+    """A job, with its owner and its nodes: whose workers are compared.
 
     Attributes:
         job_id: The job.

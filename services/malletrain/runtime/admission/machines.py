@@ -42,7 +42,7 @@ class MachineCalls(grpc.aio.ServerInterceptor):
 
     @property
     def calls(self) -> int:
-        """Calls under way."""
+        """How many calls are under way, of all machines."""
         return self._counts.total()
 
     async def intercept_service(

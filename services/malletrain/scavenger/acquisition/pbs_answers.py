@@ -131,7 +131,7 @@ def _number(value: object) -> int | None:
 
 
 def _arguments(job: Mapping[str, Any]) -> list[str]:
-    """Those of its program."""
+    """The arguments of the job's program."""
     return _TAG.sub(" ", str(job.get("argument_list", ""))).split()
 
 

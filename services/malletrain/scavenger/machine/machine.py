@@ -60,7 +60,7 @@ class ScavengerMachine:
 
     @property
     def drains(self) -> DrainSet:
-        """What is drained."""
+        """What operators have taken out of use."""
         return self.idle.drains
 
     def may_be_in_use(self, name: str) -> bool:

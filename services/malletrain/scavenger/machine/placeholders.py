@@ -14,7 +14,7 @@ from malletrain.scavenger.machine.submission_backoff import BackoffPolicy
 
 
 class PlaceholderPhase(StrEnum):
-    """Where a placeholder stands."""
+    """How far a placeholder is: it waits in the queue, its job runs, or it is being ended."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"

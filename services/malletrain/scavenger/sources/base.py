@@ -68,7 +68,7 @@ class PlaceholderStatus:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """How a source fares.
+    """Whether a source works, for operators.
 
     Attributes:
         queries: Each kind of query to a scheduler; empty for a source without a scheduler.

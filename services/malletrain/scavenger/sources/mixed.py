@@ -24,7 +24,7 @@ class MixedSource:
         return list(dict.fromkeys(name for source in self._sources for name in source.order()))
 
     def past_lengths(self) -> Sequence[float]:
-        """Of all sources."""
+        """The lengths of all sources, one source after the other."""
         return [length for source in self._sources for length in source.past_lengths()]
 
     def status(self) -> SourceStatus:

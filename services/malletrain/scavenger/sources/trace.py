@@ -105,7 +105,7 @@ class TraceSource:
         return SourceStatus()
 
     def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
-        """Nothing is held."""
+        """Does nothing: this source holds no nodes."""
 
     def move_times(self, seconds: float) -> None:
         """Go on at the same second of the trace."""

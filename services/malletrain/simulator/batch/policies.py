@@ -241,7 +241,7 @@ class WindowSettings:
 
 @dataclass(slots=True)
 class SelectionCounts:
-    """What selecting did.
+    """How often jobs were started by selection, and by what.
 
     Attributes:
         forced_starts: Starts of jobs past the starvation bound, before all selection.

@@ -85,7 +85,7 @@ class OneEach:
         return Division(dict.fromkeys((*moment.counts, *longest_first(waiting, self.table)[:free]), 1))
 
     def speeds(self, rates: Mapping[int, float]) -> Mapping[int, float]:
-        """Each at its own."""
+        """Each member at its own rate: none waits for another."""
         return rates
 
 
@@ -101,7 +101,7 @@ class ByRemainingWork:
         return Division(replanned(self.table, moment.work, moment.counts, moment.gpus, STALL_S))
 
     def speeds(self, rates: Mapping[int, float]) -> Mapping[int, float]:
-        """Each at its own."""
+        """Each member at its own rate: none waits for another."""
         return rates
 
 

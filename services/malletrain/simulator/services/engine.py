@@ -90,7 +90,7 @@ class ReplayTraining:
         self.running[job_id] = admit(job, self._options, self._nodes, self._queue.now)
 
     def end(self, job_id: str) -> None:
-        """A job is done."""
+        """A job has trained all its samples."""
         run = self.running.pop(job_id)
         self._booting.pop(job_id, None)
         run.settle(self._queue.now)

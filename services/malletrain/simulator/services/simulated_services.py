@@ -74,7 +74,7 @@ class ServicesOptions:
 
 
 class SimulatedServices:
-    """The three services.
+    """Scavenger, JobManager and Allocator in one process, on a simulated clock.
 
     Attributes:
         state: What JobManager knows.

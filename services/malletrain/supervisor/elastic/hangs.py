@@ -44,7 +44,7 @@ class ElasticHangs:
         return cls(lagging=Watchdog(limits.leave_grace))
 
     def formed(self) -> ElasticHangs:
-        """A new group connects."""
+        """The state once a new group begins to connect: what the group before has lost no longer counts."""
         return replace(self, torn=False, broken_at=float("inf"))
 
     def lost(self, ended: WorkerExit, membership: Membership, now: float) -> ElasticHangs:

@@ -426,7 +426,7 @@ class CommandReports:
         return self._finished
 
     def begin(self, kind: Kind, traceparent: str, hosts: Mapping[str, int], sequence: int = 0) -> None:
-        """A command is taken.
+        """Follow a command that was just accepted, until all of it is done.
 
         Args:
             kind: What is commanded.
@@ -477,7 +477,7 @@ class CommandReports:
         )
 
     def close(self) -> None:
-        """No worker is left."""
+        """End all that is open: no worker is left, and so nothing more can be done for it."""
         self._end([command for command in self._open if command.sequence], done=False)
         self._end(list(self._open), done=True)
 
@@ -515,7 +515,7 @@ class Keep:
     sequence: int = 0
 
     def shorter(self, other: Keep) -> Keep:
-        """What both say together."""
+        """The stricter of both: it stays for the shorter time, and for the newest command."""
         return Keep(min(self.seconds, other.seconds), max(self.sequence, other.sequence))
 
 
@@ -559,5 +559,5 @@ class Keeping:
         return replace(self, until=now + (0.0 if self.keep is None else self.keep.seconds))
 
     def end(self) -> Keeping:
-        """There are hosts again."""
+        """Wait no longer: there are hosts again."""
         return replace(self, keep=None, until=None)

@@ -155,7 +155,7 @@ class RemoteWorker:
         self._session_ended = True
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: the agent has the process, and this object no file."""
 
 
 _ROLE = "agent"

@@ -48,7 +48,7 @@ class ExitMeaning(Enum):
     LEFT = auto()
     """It was asked to leave, or killed by the supervisor."""
     FAILED = auto()
-    """It failed."""
+    """It failed: the job is restarted, or the others go on without it."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from malletrain.scavenger.sources.schedulers.availability import UnreadableError
 from malletrain.scavenger.sources.schedulers.tolerant_json import read_answer
 
 Vnode = Mapping[str, Any]
-"""Its attributes."""
+"""The attributes of a vnode, as `pbsnodes -F json` prints them."""
 
 _OFFLINE = frozenset({"offline", "offline_by_mom", "maintenance", "resv-exclusive"})
 """States in which a node is left by whatever of ours runs there; `resv-exclusive`: a reservation has begun."""
