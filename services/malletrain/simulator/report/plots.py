@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -221,11 +220,6 @@ def bars(
         legend(figure, first=list(series))
 
     return Chart(title, draw)
-
-
-def as_source(content: bytes) -> str:
-    """A PNG as `src` of an image in an HTML page."""
-    return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
 def as_label(text: str) -> str:
