@@ -43,9 +43,8 @@ def test_long_helps_have_groups_and_name_every_option(verb: str, columns: str, m
     shown = CliRunner().invoke(application(verb), [verb, "--help"]).stdout
     assert shown.count("╭─") >= 5
     if verb == "replay":
-        assert all(
-            f"--{name.replace('_', '-')}" in shown for name in inspect.signature(replay).parameters.keys() - {"as_json"}
-        )
+        options = inspect.signature(replay).parameters.keys() - {"as_json"}
+        assert all(f"--{name.replace('_', '-')}" in shown for name in options)
 
 
 def test_names_in_brackets_are_no_markup() -> None:

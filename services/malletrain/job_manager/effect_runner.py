@@ -48,7 +48,7 @@ class StimuliTaker(Protocol):
 
 
 class EffectRunner:
-    """Performs effects, each once at a time. One that fails is asked for again, by the state machine or at a tick."""
+    """Performs effects, none of them twice at the same time. One that fails is required again at a later stimulus."""
 
     def __init__(
         self,

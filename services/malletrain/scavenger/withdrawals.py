@@ -34,7 +34,7 @@ _MAX_DRAINS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """What came of a withdrawal.
+    """The result of a withdrawal.
 
     Attributes:
         released: Nodes that JobManager has confirmed to be free.

@@ -84,7 +84,7 @@ class Solved:
 
 
 class PlanOutcome(StrEnum):
-    """What became of a plan."""
+    """Whether JobManager has applied a plan, has refused it, or could not be asked."""
 
     APPLIED = "applied"
     REFUSED = "refused"
@@ -115,7 +115,7 @@ Stimulus = (
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan, with what it was made of.
+    """A plan, with the problem and the solution that it was made from.
 
     Attributes:
         generation: Grows with every plan.
@@ -155,7 +155,7 @@ class ForgetEvents:
 
 @dataclass(frozen=True)
 class AskPeers:
-    """Ask for what is not told by itself; `PeersAnswered` is due.
+    """Ask for what no stream brings: expected stays, samples and rates of feeds. `PeersAnswered` is due.
 
     Attributes:
         known_stays: Token of the newest report of expected stays; empty before the first.
@@ -191,7 +191,7 @@ class ApplyPlan:
 
 @dataclass(frozen=True)
 class FinishPlan:
-    """A plan has been answered: store it, and tell whoever watches plans."""
+    """A plan has been answered: store it, and publish it to those who watch plans."""
 
     plan: Plan
     answer: PlanAnswered

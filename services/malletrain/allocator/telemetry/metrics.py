@@ -138,7 +138,7 @@ class AllocatorMetrics:
             generation: Of the plan.
             problem: The whole problem.
             allocation: Its solution.
-            outcome: What became of it.
+            outcome: JobManager's answer to it.
         """
         self._plans.labels(outcome.value).inc()
         self._generation.set(generation)

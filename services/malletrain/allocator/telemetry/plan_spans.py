@@ -56,7 +56,7 @@ class PlanSpan:
         )
 
     def note_outcome(self, plan: allocator_pb2.Plan) -> None:
-        """Note what became of the plan."""
+        """Record JobManager's answer to the plan."""
         self._span.note(plan__generation=plan.generation, applied=plan.applied, refusal=plan.refusal)
         if plan.applied:
             for context in self._own:

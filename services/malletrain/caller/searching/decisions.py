@@ -82,7 +82,7 @@ class SearchPlan:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What came of a trial.
+    """The result of a trial that has ended.
 
     Attributes:
         number: The trial.
@@ -102,7 +102,7 @@ class NextSteps:
     """What is to be done now, in this order.
 
     Attributes:
-        tell: What came of trials that have ended.
+        tell: Results of trials, which the study is told.
         cancel: Identifiers of jobs that are to end before their end.
         submit: Numbers of trials that have no job yet.
         ask: How many new trials the study is asked for.
@@ -151,7 +151,7 @@ def next_steps(trials: Iterable[TrialView], jobs: Mapping[str, TrialJob | None],
 
 
 def outcome_of(trial: TrialView, job: TrialJob | None, metric: str) -> TrialOutcome | None:
-    """What came of a trial; None: its job has not ended.
+    """The result of a trial; None: its job has not ended.
 
     Args:
         trial: The trial.
@@ -178,7 +178,7 @@ def failures_in_a_row(before: int, outcomes: Sequence[TrialOutcome]) -> int:
 
     Args:
         before: So many had before.
-        outcomes: What came of others since, in their order.
+        outcomes: Results since then, in their order.
     """
     for outcome in outcomes:
         before = before + 1 if outcome.stage is TrialStage.FAIL else 0

@@ -1,4 +1,4 @@
-"""Drives a study: asks for trials, submits them as jobs, and tells the study what came of them.
+"""Drives a study: asks for trials, submits them as jobs, and tells the study their results.
 
 All state is in the study and in JobManager. A driver that is killed at any point is followed by another, which finds
 running trials by the jobs that are noted with them. A trial without such a note is submitted (again) under the same

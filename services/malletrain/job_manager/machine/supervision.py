@@ -179,7 +179,7 @@ def _note_releases(transaction: Transaction, job: Job, releases: list[NodeReleas
 
 
 def handle_supervisor_ended(transaction: Transaction, ended: SupervisorEnded) -> None:
-    """Decide what becomes of a job whose supervisor has ended with all its processes."""
+    """Decide the next state of a job whose supervisor has ended with all its processes."""
     job = _job_with_supervisor(transaction, ended.job_id, ended.incarnation)
     if job is None:
         return

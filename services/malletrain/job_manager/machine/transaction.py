@@ -111,7 +111,7 @@ class Transaction:
 
         Args:
             job: The job.
-            intent: What becomes of it then.
+            intent: Why, which decides the state after it.
             code: Why, for scripts.
             reason: Why, for people.
             wanted: Nodes to start again on afterwards.

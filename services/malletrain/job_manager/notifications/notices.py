@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 class NoticeKind(StrEnum):
-    """What has become of a job."""
+    """Which event of a job a notice is about: its end, or that it has had no nodes for long."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -40,7 +40,7 @@ class JobNotice:
 
     Attributes:
         id: The same whenever it is told again, so that receivers can leave out what they have.
-        kind: What has become of the job.
+        kind: The event.
         unix_seconds: When, in seconds since the epoch.
         job: The job.
         waited_seconds: For how long it has had no nodes; 0 where it has ended.

@@ -1,4 +1,4 @@
-"""Tells one receiver what has become of jobs.
+"""Sends notices of ended and waiting jobs to one receiver.
 
 The journal is the queue: what can't be delivered yet waits there, over restarts, too, and takes no memory. A receiver
 that hangs or fails holds up nothing but its own notices.
