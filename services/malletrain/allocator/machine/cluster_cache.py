@@ -106,7 +106,10 @@ class ClusterCache:
         return self._nodes_known and self._jobs_known
 
     def next_generation(self, last: int) -> int:
-        """Generation of the next plan: above that of our last plan, and above every one that JobManager has seen."""
+        """Generation of the next plan: above that of our last plan, and above every one that JobManager has seen.
+
+        JobManager may have seen higher ones, where our database was restored from a backup: it refuses all others.
+        """
         return max((last, self._generation, *(job.plan_generation for job in self._jobs.values()))) + 1
 
     @property
@@ -137,7 +140,7 @@ class ClusterCache:
             self._stays.pop(name, None)
         for node in joined:
             self._nodes[node.name] = node
-            self._stays.pop(node.name, None)
+            self._stays.pop(node.name, None)  # what a join says of the stay is newer
 
     def pool_of(self, name: str) -> str:
         """The pool of a node; empty where it is not known."""
@@ -274,6 +277,8 @@ class ClusterCache:
         faults = faults_in((job.plannable for job in jobs if job.may_be_planned(now)), curves)
         planned = [job for job in jobs if job.may_be_planned(now) and job.plannable.id not in faults]
         kept_by_others = {name for job in planned for name in job.plannable.current_nodes} if faults else set()
+        # Nodes of jobs that are being stopped are not free yet. Jobs whose figures are wrong can't be planned, and keep
+        # their nodes, unless another job of the plan holds the same ones.
         busy = [
             (name, job.plannable.member)
             for job in jobs

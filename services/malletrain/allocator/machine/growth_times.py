@@ -105,6 +105,7 @@ class GrowthTimes:
         job_id, commanded = seen.plannable.id, frozenset(seen.plannable.current_nodes)
         job = self._jobs.get(job_id)
         if job is None:
+            # The first report may come in the middle of a start or a growth: nobody knows when that began.
             self._jobs[job_id] = _Job(seen.environment, commanded)
             return []
         if commanded != job.commanded:
@@ -114,7 +115,7 @@ class GrowthTimes:
                 pools=frozenset(pool_of(node_of(name)) for name in gained),
                 commanded=commanded,
                 starts=not seen.confirmed_nodes,
-                since=now if gained else None,
+                since=now if gained else None,  # with a shrink on top it is not known which of the two took how long
             )
         if job.since is None or commanded != seen.confirmed_nodes:
             return []

@@ -342,6 +342,7 @@ class AllocatorMachine:
         return self._apply(problem, allocation, now)
 
     def _apply(self, solved: _Problem, allocation: Allocation, now: Moment) -> Effects:
+        # Curves that have come while it was solved are for the next plan.
         if solved.curves_seen != self._curves_seen:
             self._trigger.note_curves()
         self._solved = solved

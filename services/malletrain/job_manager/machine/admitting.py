@@ -89,6 +89,7 @@ def admit(transaction: Transaction) -> None:
         return
     places = Places(policy.max_parallel, policy.max_parallel_per_owner)
     by_owner = Counter({owner: tally.places for owner, tally in jobs.owners.items()})
+    # Without a free place only the reasons of jobs can change, of which burst buffer and owners' limits have figures.
     if by_owner.total() >= places.all and not (jobs.has(JobMark.ASKING) or places.per_owner):
         return
     entries = within_arrays(queue_entries(jobs.marked(JobMark.QUEUED)), jobs.arrays)

@@ -186,6 +186,7 @@ def handle_supervisor_ended(transaction: Transaction, ended: SupervisorEnded) ->
     _note_releases(transaction, job, list(job.releases))
     bare = replace(job, **_NO_PROCESSES, kept=False)
     transaction.set_aside(bare)
+    # What the job says of its own end counts more than what was to be done with it.
     if _has_completed(job, ended):
         _complete(transaction, bare, ended)
     elif job.stop is not None:
@@ -194,6 +195,7 @@ def handle_supervisor_ended(transaction: Transaction, ended: SupervisorEnded) ->
         _go_on_without_kept(transaction, job, bare, ended)
     elif ended.no_room:
         _postpone(transaction, bare, ended)
+    # Soon after a preemption the lost nodes are the likely cause, unless the script itself has failed.
     elif job.preempted and not (ended.failure is not None and ended.failure.by_script):
         reason = f"did not survive a preemption, waits for nodes ({_failure_text(ended)})"
         transaction.move(bare, JobState.WAITING, JobReason.PREEMPTION_NOT_SURVIVED, reason)

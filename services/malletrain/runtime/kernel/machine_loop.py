@@ -121,7 +121,7 @@ class MachineLoop(Generic[StateT, StimulusT, ResultT, DetailT]):
         except CommitUnknownError as error:
             unknown = error
         except DatabaseUnavailableError:
-            self._recorder.forget_last()
+            self._recorder.forget_last()  # the step was not taken, and must not be part of a replay
             raise
         self.state = self._recorder.state_after(before, result)
         self._news.set()
@@ -168,7 +168,11 @@ _TURNS = 4
 
 
 class AfterReleases:
-    """Does things in order: at once, or some turns of the event loop later if nodes are being released."""
+    """Does things in order: at once, or some turns of the event loop later if nodes are being released.
+
+    The main scheduler waits for such nodes: commands that release them go out before watchers are told of the step,
+    which takes longer the more watchers there are.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], object]] = deque()

@@ -145,6 +145,7 @@ class ScavengerMachine:
     def _announce(
         self, event: IdleEvent, unix_seconds: float, cause: str, now: float, *, even_empty: bool = False
     ) -> Effects:
+        # The end of a trace is announced even if no node moves: followers have nothing more to wait for.
         if not (event or even_empty):
             return ()
         self._learn(now)
