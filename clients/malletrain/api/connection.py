@@ -284,7 +284,6 @@ class Connection:
 
         Args:
             method: Method of a stub.
-            request: Its request.
             patience: How long a service that does not answer is tried, in seconds, if any has answered before.
 
         Raises:

@@ -240,7 +240,6 @@ def create(
     Args:
         settings: What the services share.
         section: The Allocator's own settings.
-        clock: The clock.
         credential: What it shows to the other services.
         replay_command: The program that replays the past for auto-tuning.
     """

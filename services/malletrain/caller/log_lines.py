@@ -78,7 +78,6 @@ def matching(lines: Iterable[LogLine], grep: str, field: str) -> Iterator[LogLin
     """Those lines in which a regular expression is found.
 
     Args:
-        lines: The lines.
         grep: The expression; empty: all lines.
         field: Its name, for errors.
 

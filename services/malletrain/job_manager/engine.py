@@ -218,7 +218,6 @@ class Engine:
         """Apply a plan, and wait until that is stored.
 
         Args:
-            plan: The plan.
             note_rescaled: Called with the jobs that it changes, before any command goes out.
 
         Raises:

@@ -107,7 +107,6 @@ class LogReader:
         """Begin at positions in the log files of a job's folder.
 
         Args:
-            folder: The folder.
             positions: By key of a file, as `WrittenLine` has them. A file that is not named, or shorter, is read from
                 its start.
             since_ms: What is known to have been written before needs not be read, in milliseconds since the epoch;

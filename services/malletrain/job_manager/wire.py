@@ -47,7 +47,6 @@ def job_message(job: Job, supervisor_version: str = "") -> resources_pb2.Job:
     """A job.
 
     Args:
-        job: The job.
         supervisor_version: Version of MalleTrain that its supervisor runs; empty where none is known.
     """
     return message_of(

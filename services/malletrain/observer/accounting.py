@@ -127,7 +127,6 @@ def charge(minutes: dict[float, Minute], stall: StallFact, unit: float) -> None:
 
     Args:
         minutes: Minutes by their begin; replaced where they change.
-        stall: The stall.
         unit: What one unit of the job's scale is of a node.
     """
     start = stall.time - stall.seconds

@@ -61,8 +61,6 @@ def eta_within_stays(
     curve is known, there is none, and the job is taken to go on at its measured rate.
 
     Args:
-        job: The job.
-        curve: Its curve.
         samples: Samples so far.
         stays: As `expected_idle`; None where the idle nodes are not known: its nodes are taken to stay.
         rate: Measured samples per second at its present scale; 0: not known.
@@ -103,8 +101,6 @@ def eta(
     Its share of the idle nodes is assumed to stay what it is.
 
     Args:
-        job: The job.
-        curve: Its curve.
         samples: Samples so far.
         idle: Idle nodes now.
         quantiles: As `idle_quantiles`.

@@ -35,7 +35,6 @@ def outlook_of(
     """What can be said of a job.
 
     Args:
-        job: The job.
         progress: By Monitor; None where it knows nothing of the job, or does not answer.
         curve: Its curve; None where none is known.
         stays: Expected further stay of each idle node in seconds, 0 where nothing is known; None where the idle nodes

@@ -94,7 +94,6 @@ def write_report(
         exhibits: Exhibits in the order of the paper.
         options: Options that all replays share.
         sources: Names of trace and job sets, for the page.
-        folder: The folder.
         template: Template of the page.
 
     Raises:

@@ -73,7 +73,6 @@ def choose(
     Args:
         points: f1 … f4 of each solution, at least one; shape (solutions, 4).
         selections: 0 or 1 for each job of the window; shape (solutions, jobs).
-        machine: The machine.
         factor: The rule's factor.
         waste: What a reduction of waste is a percentage of.
     """

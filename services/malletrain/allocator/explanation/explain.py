@@ -31,7 +31,6 @@ def explain_plan(plan: allocator_pb2.Plan, job_id: str = "", node: str = "") -> 
     """Why a plan is as it is.
 
     Args:
-        plan: The plan.
         job_id: Only this job or fleet, with all its scales; of a member of a fleet, the whole fleet. Empty: every job.
         node: Only this node and the jobs that had or got it; empty: none.
 

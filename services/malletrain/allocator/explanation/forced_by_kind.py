@@ -32,7 +32,6 @@ def kind_steps(part: PlannedPart, wanted: Iterable[str], *, all_scales: bool = F
     """About how many variables all solves have that explain a part; 0 where HiGHS is not needed.
 
     Args:
-        part: The part.
         wanted: Jobs that are explained.
         all_scales: Whether all their scales are.
     """

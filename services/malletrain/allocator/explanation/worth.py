@@ -212,7 +212,6 @@ class PartExplainer:
         """Solves the part once, for all answers.
 
         Args:
-            part: The part.
             solving: How it is solved; None: by dynamic programs, which do where all nodes suit all jobs.
         """
         self.part = part

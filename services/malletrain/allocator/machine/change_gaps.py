@@ -56,7 +56,6 @@ class ChangeGaps:
         """Take in jobs as JobManager reports them.
 
         Args:
-            jobs: The jobs.
             now: Monotonic time in seconds.
             snapshot: Whether these are all jobs; changes since the last report are one change each.
         """

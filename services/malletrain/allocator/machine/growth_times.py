@@ -80,7 +80,6 @@ class GrowthTimes:
         """Take in jobs as JobManager reports them.
 
         Args:
-            jobs: The jobs.
             now: Monotonic time in seconds.
             snapshot: Whether these are all jobs, and changes may have been missed: what is under way is not measured.
             pool_of: The pool of each node that is known.

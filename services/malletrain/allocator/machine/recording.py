@@ -66,7 +66,6 @@ def check_plan(plan: Plan, generation: int) -> None:
     """Check a plan before it goes out.
 
     Args:
-        plan: The plan.
         generation: Generation of the plan before.
 
     Raises:

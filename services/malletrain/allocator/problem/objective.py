@@ -66,7 +66,6 @@ def rates(job: JobDemand, sizes: Sequence[int] | NDArray[np.int64]) -> NDArray[n
     permitted, but a job may hold more nodes than that; the last point's rate then counts.
 
     Args:
-        job: The job.
         sizes: Scales in nodes.
 
     Returns:
@@ -84,7 +83,6 @@ def worths(job: JobDemand, sizes: Sequence[int] | NDArray[np.int64]) -> NDArray[
     is 0, there is no speedup, and rates count for themselves.
 
     Args:
-        job: The job.
         sizes: Scales in nodes.
 
     Returns:

@@ -122,7 +122,6 @@ def read_groups(
     Args:
         per_job: The jobs.
         table: What the model was made of.
-        solution: Its solution.
         counts: Nodes of each job by the solution.
     """
     first, nodes = sum(len(scales.useful()) for scales in per_job), dict[int, list[int]]()

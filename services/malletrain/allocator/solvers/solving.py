@@ -48,7 +48,6 @@ def solve(
     replicas, it is the same, with what `required_groups` says.
 
     Args:
-        problem: The problem.
         formulation: Which model to use.
         seconds: Wall-clock limit of HiGHS in seconds.
         process: The process in which HiGHS runs; None starts one for this solve.
@@ -99,7 +98,6 @@ def _solve_by_kind(
     """The optimum where not all nodes suit all jobs; without one in time, the best solution that is known.
 
     Args:
-        problem: The problem.
         wanted: Nodes of each job in the optimum without regard to kinds.
         seconds: Wall-clock limit of HiGHS in seconds.
         process: The process in which HiGHS runs; None starts one.

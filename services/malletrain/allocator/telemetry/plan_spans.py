@@ -22,7 +22,6 @@ class PlanSpan:
 
         Args:
             tracer: Makes its parts.
-            span: The span.
             events: Those for which no plan has been applied; those of this plan are taken out when it is.
         """
         self._tracer = tracer

@@ -126,7 +126,6 @@ def demand_of(job: JobPresent, unit: int = 1) -> JobDemand | None:
     """A job as if rescaling were free and all weighed the same; None where its curve is not known.
 
     Args:
-        job: The job.
         unit: Units of a node that scales are counted in. Jobs that are no members of a fleet take whole nodes.
     """
     unit = 1 if job.in_fleet else unit

@@ -154,7 +154,6 @@ def outcome_of(trial: TrialView, job: TrialJob | None, metric: str) -> TrialOutc
     """The result of a trial; None: its job has not ended.
 
     Args:
-        trial: The trial.
         job: Its job; None: JobManager no longer has it.
         metric: Which of the job's metrics is its value.
     """

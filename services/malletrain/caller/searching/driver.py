@@ -155,9 +155,6 @@ class SearchJobs:
     def find(self, name: str) -> str:
         """The newest job of a name that the caller has submitted; empty: none.
 
-        Args:
-            name: Its name.
-
         Raises:
             MalleTrainError: JobManager does not answer.
         """

@@ -380,7 +380,6 @@ def in_file(error: InvalidInputError, text: str, name: str) -> InvalidInputError
     Args:
         error: The error, of a field such as `space.lr` or of an option such as `--backend`.
         text: Content of the file.
-        name: Its name.
     """
     first, _, rest = error.field.removeprefix("--").partition(".")
     key = first.replace("_", "-")

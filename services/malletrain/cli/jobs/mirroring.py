@@ -133,7 +133,6 @@ def mirror_until_ended(
 
     Args:
         stubs: The services.
-        jobs: The jobs.
         comment: Told of every change.
         signals: Those of the scheduler; entered before the submission.
         sleep: Waits so many seconds.

@@ -33,7 +33,6 @@ def wait_until_ended(
 
     Args:
         stubs: The services.
-        jobs: The jobs.
         changed: Told of all jobs after every change of one, of its nodes too.
 
     Returns:

@@ -73,8 +73,6 @@ def print_listing(columns: Sequence[Column], rows: Sequence[ListingRow], view: L
     """Print a listing as it is wanted.
 
     Args:
-        columns: Its columns.
-        rows: Its rows.
         view: What is wanted of it.
         nothing: What is said, on standard error, where there are no rows.
 

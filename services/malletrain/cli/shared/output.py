@@ -143,7 +143,6 @@ def print_rows(
     """Print rows whose cells have nothing to escape: on a terminal as they fit, else whole with tabs between cells.
 
     Args:
-        columns: Their columns.
         rows: Cells, one for each column.
         styles: The style of each cell; empty: none has one.
         headers: Whether the names of the columns come first.

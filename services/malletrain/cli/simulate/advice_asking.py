@@ -135,7 +135,6 @@ def read_answers(folder: Path, *, burst: bool) -> SlurmAnswers:
     """Read recorded answers. The time is that at which the queue's file was written.
 
     Args:
-        folder: The folder.
         burst: Whether that of the burst buffer is wanted.
 
     Raises:

@@ -221,7 +221,6 @@ class ChangeRecord:
         """Note what became of the last change of a job.
 
         Args:
-            job: The job.
             took: Whether its nice value is, or may be, as wanted.
             values: What Slurm says of it now.
             refusal: What Slurm said against it.

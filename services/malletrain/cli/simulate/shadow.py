@@ -138,7 +138,6 @@ async def record(
     """Record what a source observes, for some seconds or until SIGINT or SIGTERM.
 
     Args:
-        source: The source.
         seconds: For how long.
         period_s: `tell` is called after each such period, and at the end.
         tell: Gets the trace so far.

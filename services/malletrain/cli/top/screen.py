@@ -170,7 +170,6 @@ def view_after(view: View, key: str, listed: Sequence[str]) -> View:
     """The view after a key.
 
     Args:
-        view: The view.
         key: A character, or the name of a key, such as "up".
         listed: Identifiers of the listed jobs, in order.
     """

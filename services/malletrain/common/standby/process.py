@@ -257,7 +257,6 @@ def start_standby(
     """Start a standby process.
 
     Args:
-        interpreter: Its interpreter.
         environment: Its whole environment.
         modules: What it imports first.
         barred: What it does not import.

@@ -45,7 +45,6 @@ def fragment_columns(
     """Bars of node × time, all of them numbers: edges in milliseconds since the epoch, and places of what is shown.
 
     Args:
-        fragments: The fragments.
         rows: Row of each node.
         labels: Place of each text that names jobs; new ones are added.
         names: Name of each job.

@@ -64,7 +64,6 @@ class JobSecrets:
 
         Args:
             job_id: The job.
-            folder: Its folder.
             sharing_fleet: Its fleet, if feeds of its nodes share with each other; else empty.
 
         Raises:

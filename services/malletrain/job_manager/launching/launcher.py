@@ -384,7 +384,6 @@ class SupervisorLauncher:
         """End every process on some nodes that belongs to a job that is not supervised.
 
         Args:
-            nodes: The nodes.
             supervised: As for `sweep_strays`.
         """
         is_meant = processes.of_other_jobs_on(self._jobs, frozenset(), frozenset(nodes))

@@ -260,7 +260,6 @@ class Claims:
         """What several jobs have.
 
         Args:
-            jobs: The jobs.
             names: What of a job counts: the nodes that it holds, say.
         """
         claims = cls()

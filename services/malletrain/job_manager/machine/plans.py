@@ -98,7 +98,6 @@ def _drop_what_is_lost(
     """Go once through the parts of a plan, and take from them what does not fit.
 
     Args:
-        transaction: The transaction.
         parts: Nodes by job; changed.
         omissions: What was left out; added to.
         unusable: Idle nodes that nobody can have yet.
@@ -229,7 +228,6 @@ def first_whole(job: Job, nodes: Sequence[str], preferred: Collection[str]) -> t
     """The largest permitted scale on some of a job's nodes; the preferred ones are taken first.
 
     Args:
-        job: The job.
         nodes: Its nodes, as `Job.whole` takes them.
         preferred: Nodes.
     """

@@ -282,7 +282,6 @@ def _fail(
     enough. Another one waits twice as long as the time before.
 
     Args:
-        transaction: The transaction.
         job: The job, without processes.
         code: The failure, for scripts.
         what: The failure, for people.

@@ -72,7 +72,6 @@ class Transaction:
         """Bring a job to a state, or keep it in its state, and record why in the job and in the journal.
 
         Args:
-            job: The job.
             state: The state after.
             code: Why, for scripts.
             reason: Why, for people.
@@ -110,7 +109,6 @@ class Transaction:
         The job holds its nodes until its processes are confirmed to be gone: no other job may use them before.
 
         Args:
-            job: The job.
             intent: Why, which decides the state after it.
             code: Why, for scripts.
             reason: Why, for people.

@@ -127,7 +127,6 @@ def settled(
     A clock that was set back adds nothing. Days that were completed stay so: what follows counts for the open one.
 
     Args:
-        usage: The usage.
         now: Seconds since the epoch.
         samples: Samples of the job. Those that are new belong to the first of the days that end.
         preemptions: Preemptions of the job, likewise.

@@ -74,7 +74,6 @@ class ChangeWriter:
         """Have a change stored soon: what has happened is not refused.
 
         Args:
-            change: The change.
             jobs: Jobs that are not in a final state, as they are after it.
         """
         self._batches.add(_Batch(change, jobs))

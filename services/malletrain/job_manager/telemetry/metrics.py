@@ -118,7 +118,6 @@ class JobManagerMetrics:
         """A stimulus was applied.
 
         Args:
-            stimulus: The stimulus.
             before: The state before.
             result: What came out.
             seconds: How long it took.

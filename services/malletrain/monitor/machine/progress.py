@@ -246,7 +246,6 @@ def advance(
 
     Args:
         progress: Progress before the record.
-        record: The record.
         reporter_id: Its reporter.
         sequence: Its sequence number within the reporter.
         nodes: Scale in nodes.

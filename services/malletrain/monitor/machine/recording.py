@@ -177,7 +177,6 @@ def check_advance(
     Args:
         machine: The machine after it.
         before: Their counts before it.
-        stimulus: The stimulus.
         effects: What the machine wants done.
 
     Raises:

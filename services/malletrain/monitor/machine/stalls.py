@@ -130,7 +130,6 @@ class ScaleCommands:
         - The job had not trained for some steps when it came: it evaluated, or saved, or hung.
 
         Args:
-            pause: The pause.
             usual_seconds: Usual duration of a step; 0: not known.
         """
         commands = [command for command in self._commands if command.unix_seconds <= pause.end + CLOCK_SECONDS]
@@ -189,7 +188,6 @@ class StallMeter:
         """Take the next step of the job into account.
 
         Args:
-            step: The step.
             usual: The job's usual step so far. It is subtracted from the gap until steps at the new scale are known.
             redone_seconds: How long the job took, at the scale before, for the samples that it does again.
         """

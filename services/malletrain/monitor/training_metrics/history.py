@@ -111,7 +111,6 @@ def thinned(closed: Sequence[HistoryPoint], end: HistoryEnd) -> tuple[list[Histo
 
     Args:
         closed: The points before the last one, oldest first, as many as `end.closed`.
-        end: The end.
     """
     if not closed:
         return [], end

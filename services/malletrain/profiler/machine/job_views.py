@@ -93,7 +93,6 @@ def view_of(job: ReportedJob, now: float, pools: Mapping[str, str]) -> JobView:
     """A job as the profile scheduler sees it.
 
     Args:
-        job: The job.
         now: Seconds since the epoch.
         pools: Pool of each idle node.
     """

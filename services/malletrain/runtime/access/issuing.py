@@ -58,7 +58,6 @@ def authority_certificate(key: ec.EllipticCurvePrivateKey, now: float) -> x509.C
     """The certificate of a CA. One key always has the same name, so that a new one verifies what is signed already.
 
     Args:
-        key: Its key.
         now: Seconds since the epoch.
     """
     name = _authority_name(key.public_key())

@@ -54,7 +54,6 @@ class FailureWriter(Generic[StateT, StimulusT, ResultT]):
         """
         Args:
             folder: Where failures are written; made when there is one.
-            machine: The machine.
             validate: Whether its invariants are checked after each stimulus.
             read_story: What has lately happened to a job, or to all jobs without one; the newest last.
         """
@@ -126,7 +125,6 @@ class FlightRecorder(Generic[StateT, StimulusT, ResultT]):
         """
         Args:
             folder: Where failures are written; made when there is one.
-            machine: The machine.
             validate: Whether to check the invariants of the state after each stimulus.
             read_story: What has lately happened to a job, or to all jobs without one; the newest last.
             min_stimuli: How many stimuli are kept at least, once there were as many.

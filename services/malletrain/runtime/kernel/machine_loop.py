@@ -81,7 +81,6 @@ class MachineLoop(Generic[StateT, StimulusT, ResultT, DetailT]):
     ) -> None:
         """
         Args:
-            state: The state.
             recorder: Runs the machine.
             clock: Asked before each step. A `WatchedClock` has steps of the wall clock handled first.
             perform: Begins the effects of a step; true: nodes are being released by them.

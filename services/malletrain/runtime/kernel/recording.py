@@ -246,8 +246,6 @@ def describe_failure(
     """An error of a machine, with the story of the job that it names.
 
     Args:
-        machine: The machine.
-        error: The error.
         lines: What has happened to jobs, the newest last.
         stimuli: Stimuli, the one with the error last.
     """

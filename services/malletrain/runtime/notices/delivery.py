@@ -130,7 +130,6 @@ async def run_program(
         words: Program and arguments.
         input_text: Its standard input.
         seconds: How long it may take.
-        environment: Its environment.
         hear: Whether to return the beginning of what it says on standard error; else it can say nothing.
 
     Returns:
@@ -219,7 +218,6 @@ def receivers(settings: ReceiverSettings, section: str) -> dict[str, Deliver]:
     """What delivers notices to each receiver that is set, by its name.
 
     Args:
-        settings: The settings.
         section: Their section, for errors.
 
     Raises:

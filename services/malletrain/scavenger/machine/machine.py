@@ -71,7 +71,6 @@ class ScavengerMachine:
         """How long a node that counts as idle is expected to stay so, in seconds, as of the last `StaysRequested`.
 
         Args:
-            node: The node.
             now: Seconds since the epoch.
         """
         end = self.newest.ends.get(node.name)

@@ -117,7 +117,6 @@ class NodeNoticeQueue:
         """Notices were told, or are given up.
 
         Args:
-            numbers: Their numbers.
             left_out: How many the receiver knows of that found no room.
         """
         for number in numbers:

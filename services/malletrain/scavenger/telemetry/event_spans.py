@@ -27,7 +27,6 @@ class EventSpans:
         """An event that follows from what a source says; begins when its newest query was sent, where it sends any.
 
         Args:
-            event: The event.
             time: When the source said so, in seconds since the epoch.
             status: How the queries of the source fare.
             now: The time, in seconds since the epoch.
@@ -53,7 +52,6 @@ class EventSpans:
         """An event of another cause.
 
         Args:
-            event: The event.
             cause: What led to it, in one word.
             now: The time, in seconds since the epoch.
             parent: What it is part of; None: nothing.

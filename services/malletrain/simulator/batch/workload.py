@@ -202,7 +202,6 @@ def workload_of_jobs(
 
     Args:
         path: The table.
-        jobs: Its jobs.
         nodes: Size of the machine in nodes.
         spec: What else is known of the machine.
         skip_too_large: Whether to skip jobs that ask for more than the machine has.

@@ -167,7 +167,6 @@ def replayed_minutes(
 
     Args:
         result: The replay.
-        jobs: Its jobs.
         begin_unix: When its second 0 was, in seconds since the epoch.
         end_unix: When its last second was.
     """

@@ -364,7 +364,6 @@ def measure(result: ReplayResult, baselines: Baselines, forward_s: float) -> Met
 
     Args:
         result: The replay.
-        baselines: Its baselines.
         forward_s: T_fwd in seconds.
     """
     jobs, empty = result.jobs, result.queue_empty

@@ -101,7 +101,6 @@ def admit(job: ReplayJob, options: ReplayOptions, nodes: int, now_s: float) -> R
     """A job that has just been admitted and has no nodes yet.
 
     Args:
-        job: The job.
         options: Options of the replay.
         nodes: Number of all nodes of the trace.
         now_s: The time in seconds.

@@ -213,7 +213,6 @@ def warnings_of(answers: Answers, notes: TraceNotes, work: str) -> tuple[str, ..
     """What a reader must know before any figure.
 
     Args:
-        answers: The answers.
         notes: How the trace was made.
         work: Where work ran out, in words; empty: it did not.
     """

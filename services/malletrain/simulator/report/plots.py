@@ -244,7 +244,6 @@ def legend(figure: Figure, first: Sequence[str] = ()) -> None:
     """Put a legend below, in as many columns as there is room for, where there is more than one entry.
 
     Args:
-        figure: The figure.
         first: Entries that come before the others.
     """
     names = [as_label(name) for name in first]

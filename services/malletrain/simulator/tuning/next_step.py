@@ -36,7 +36,6 @@ def answer_order(order: TuningOrder, journal: Journal, present: TunedSettings, r
     """Answer an order.
 
     Args:
-        order: The order.
         journal: The past.
         present: The settings in force.
         replay: Replays a part of the past; may raise OutOfTimeError.

@@ -297,7 +297,6 @@ def replay_alike(
     Whoever is done with all jobs early trains no more than the others in the end, however much faster it was.
 
     Args:
-        day: The day.
         grid: The settings.
         replay: Replays a day.
         progress: Called after each of the settings.

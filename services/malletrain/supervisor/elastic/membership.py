@@ -246,7 +246,6 @@ class Membership:
         """A slot's process has ended.
 
         Args:
-            slot: The slot.
             early: Whether it is not rank 0's, and ended with exit status 0 by itself.
         """
         state = replace(

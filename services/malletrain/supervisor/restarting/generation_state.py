@@ -189,7 +189,6 @@ class GenerationState:
         """A member's process has ended.
 
         Args:
-            slot: Its slot.
             warm_by: Until when the next generation waits for all its slots, if it was the last one.
             early: Whether it is not rank 0's, and ended with exit status 0 by itself.
         """

@@ -140,6 +140,5 @@ def lineage(number: int, workers: Iterable[Worker]) -> Mapping[str, str]:
 
     Args:
         number: Number of the group or generation that has begun with what is on disk.
-        workers: Its workers.
     """
     return {} if any(worker.of_release_0_1 for worker in workers) else {env.LINEAGE: str(number)}

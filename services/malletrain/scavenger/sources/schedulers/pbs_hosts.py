@@ -141,8 +141,6 @@ def facts_of(
     """What a host is.
 
     Args:
-        vnodes: Its vnodes.
-        pool: Its pool.
         gpu_resources: Where it is told what GPUs are.
         topology_resources: Resources of a vnode that name the groups it is in, from the outermost.
     """
