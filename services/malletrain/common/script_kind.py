@@ -211,7 +211,6 @@ class Script:
     """What is known of a command.
 
     Attributes:
-        kind: Its kind.
         name: What to call it: the script, module or program.
         launcher: What starts the ranks, if it is a launcher.
         helped: Whether it uses one of `malletrain.client`'s helpers, so that it goes on where it was.

@@ -55,7 +55,6 @@ class LogFile:
     """A log file, as it was looked at.
 
     Attributes:
-        path: Its path.
         size: In bytes.
         written_ms: When it was last written, in milliseconds since the epoch.
     """

@@ -36,7 +36,6 @@ class OwnerProjects:
     """The projects of one user.
 
     Attributes:
-        names: Their names.
         source: Where they come from, for people.
         required: Whether each job must have one.
     """

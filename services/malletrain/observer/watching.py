@@ -74,7 +74,6 @@ class Watched:
     """What is known, and its version.
 
     Attributes:
-        history: The history.
         services: How each service fares, by name.
         revision: Grows with every change of a node, a job, a plan or a service: what a viewer wants to see at once.
     """

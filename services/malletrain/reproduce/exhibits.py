@@ -71,7 +71,6 @@ class PageExhibit:
     """An exhibit on the page.
 
     Attributes:
-        exhibit: The exhibit.
         drawing: Its chart; None: the page links to the file, if there is one.
         rows: Its numbers in words; empty if there are too many for the page.
     """

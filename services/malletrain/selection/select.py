@@ -90,7 +90,6 @@ class SelectionSettings:
     """How to select.
 
     Attributes:
-        method: The method.
         solver: Who searches.
         trade_off: Factor of BBSched's rule; None: 2, or 4 with SSDs.
         most_visits: Selections that one exact search may visit. Beyond that AUTO asks the genetic algorithm, and EXACT

@@ -134,7 +134,6 @@ class ReplayedGain:
     """How many more samples a choice would have trained than what is in force, as a share of these.
 
     Attributes:
-        choice: The choice.
         mean: The gain: mean over the parts of the past, each judged with what was best on all others.
         half_width: Half-width of its 95 % interval; None: one part tells none.
         hours: How much of the past was replayed, in hours.

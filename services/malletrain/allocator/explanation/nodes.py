@@ -17,7 +17,6 @@ class NodeAccount:
 
     Attributes:
         name: Name of the node.
-        pool: Its pool.
         before: Job that had it; empty where none did.
         after: Job that got it; empty where none did.
         stay_seconds: Expected further stay in seconds; 0 where it is not known.

@@ -105,7 +105,6 @@ class FleetPlanning:
 
     Attributes:
         plan_input: The input with a job for each fleet in place of its members.
-        fleets: The fleets.
     """
 
     plan_input: PlanInput

@@ -27,7 +27,6 @@ class CachedJob:
 
     Attributes:
         plannable: What a plan needs to know of it; `current_nodes` are its commanded nodes.
-        state: Its state.
         admitted: Whether it takes part in plans.
         wanted_nodes: Its nodes by the newest plan.
         not_before: Until when it backs off, in seconds since the epoch; None where it does not.

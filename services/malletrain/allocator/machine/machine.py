@@ -99,7 +99,6 @@ class _Problem:
     Attributes:
         present: The present as it is compared with that of the next plan.
         planning: The input of the problem, which also has what was measured.
-        problem: The problem.
         curves_seen: How many reports of curves had come.
         begun_at: When it was begun, in monotonic seconds.
     """

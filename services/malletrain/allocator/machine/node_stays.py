@@ -20,7 +20,6 @@ class NodeTimes:
     Attributes:
         since: When its present fragment began, in seconds since the epoch.
         until: When its idleness ends at the latest, in seconds since the epoch; None where that is not known.
-        pool: Its pool.
         gpus: How many GPUs it has.
     """
 

@@ -30,7 +30,6 @@ class JobsReported:
     """JobManager reports changed jobs, or all of them with `snapshot`.
 
     Attributes:
-        jobs: The jobs.
         snapshot: Whether these are all jobs that have not ended.
         generation: Generation of the newest plan that it has applied; 0: none.
     """
@@ -122,7 +121,6 @@ class Plan:
         reason: Why it was made, for people.
         unix_seconds: When it was made, in seconds since the epoch.
         planning: Its input, with a job for each fleet in place of its members.
-        problem: The problem.
         allocation: The solution.
         decisions: How the nodes of fleets are divided among their members.
     """
@@ -180,7 +178,6 @@ class ApplyPlan:
     """Have JobManager apply a plan, or the part of it that fits; `PlanAnswered` is due.
 
     Attributes:
-        plan: The plan.
         parts: What it changes, by all that JobManager has reported. Jobs that are not named keep what is wanted for
             them: of a node that has left meanwhile, JobManager knows better than a plan from before.
     """

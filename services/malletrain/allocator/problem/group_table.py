@@ -74,7 +74,6 @@ class GroupTable:
     """A problem's nodes by kind and group, and the groups that jobs may be in.
 
     Attributes:
-        problem: The problem.
         cells: Nodes that no job's needs and no required group tell apart.
         kind_of: Kind of each cell's nodes, an index in the problem's kinds, or their number where the nodes suit all.
         options: By index of the job; only of jobs whose nodes must be in groups.

@@ -42,7 +42,6 @@ class PlannableNode(NamedTuple):
     """An idle node.
 
     Attributes:
-        name: Its name.
         expected_stay_seconds: How much longer it was expected to stay idle when it was told of, in seconds; 0 where
             that is not known.
         pool: Its pool; nodes of a pool have the same GPUs.

@@ -51,7 +51,6 @@ class _Child:
     """The child process.
 
     Attributes:
-        process: The process.
         stdin: Its standard input, which does not block.
         stdout: Its standard output. Both are unbuffered: poll would not see data that was read ahead.
     """

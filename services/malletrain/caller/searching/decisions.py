@@ -53,7 +53,6 @@ class TrialJob:
     """The job of a trial as JobManager has it.
 
     Attributes:
-        state: Its state.
         metrics: What its trainer has reported at its end.
         reason: Why it is in this state.
         weight: Its weight, as it is now.

@@ -38,7 +38,6 @@ class LoggedJob:
     """A job, and what its script has logged.
 
     Attributes:
-        job: The job.
         histories: By name of the metric; those without a point are left out.
     """
 

@@ -27,7 +27,6 @@ class AppliedChange:
     """What became of a change.
 
     Attributes:
-        change: The change.
         priority: The job's priority afterwards; None: it waits no longer, or was not changed.
         skipped: Why it was not made, or has no effect; empty: it was made.
         refused: Whether Slurm does not let this account do it, so that no other change will succeed.

@@ -159,7 +159,6 @@ class Own:
     Attributes:
         job: The job; None before the first answer.
         events: Rows of its journal, oldest first.
-        curve: Its curve.
         log: Last lines of its log, with the times by when they were written, in milliseconds since the epoch.
         log_error: Why there are none; empty if there are.
         metrics: What its script has logged.

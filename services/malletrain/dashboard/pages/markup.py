@@ -92,7 +92,6 @@ class Row:
 
     Attributes:
         id: Identifier, unique on the page.
-        cells: Its cells.
         chosen: Whether it is what the viewer has chosen.
     """
 

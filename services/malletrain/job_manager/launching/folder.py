@@ -85,7 +85,6 @@ class JobFolder:
     """The folder of one job. What is in it may come from the job itself: it is read as its owner, and with limits.
 
     Attributes:
-        path: Its path.
         account: Whose it is; None: ours.
         record: Where JobManager itself keeps what it has launched, if the folder is not its own.
         instance_id: Random identifier of the job; empty: it has none.

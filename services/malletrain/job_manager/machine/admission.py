@@ -145,7 +145,6 @@ class AdmissionCandidate:
     """A job that waits for admission.
 
     Attributes:
-        owner: Its owner.
         burst_buffer_gb: What it asks for, in GB.
         passed_over: How many times it was passed over.
     """

@@ -42,7 +42,6 @@ class JobNotice:
         id: The same whenever it is told again, so that receivers can leave out what they have.
         kind: The event.
         unix_seconds: When, in seconds since the epoch.
-        job: The job.
         waited_seconds: For how long it has had no nodes; 0 where it has ended.
     """
 

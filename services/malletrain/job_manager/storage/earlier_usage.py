@@ -43,10 +43,8 @@ class _Course:
     """What a job has used so far, by the journal.
 
     Attributes:
-        usage: Its usage.
         names: Nodes or GPUs that it is commanded to use.
         confirmed: Those on which it trained, as far as the journal shows.
-        state: Its state.
         days: Days that are complete, with what was used on each.
         preemptions: How many were found.
     """

@@ -129,7 +129,6 @@ class PhaseSeen:
     """A phase in which a training trains no batches, as its script says.
 
     Attributes:
-        name: Its name.
         seconds: For how long it has lasted.
     """
 

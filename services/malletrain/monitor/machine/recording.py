@@ -24,7 +24,6 @@ class Advanced:
     """What a stimulus has come to.
 
     Attributes:
-        stimulus: The stimulus.
         before: What had been counted of its jobs before it.
         effects: What the machine wants done.
     """

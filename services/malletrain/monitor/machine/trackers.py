@@ -41,7 +41,6 @@ class StoredJob:
 
     Attributes:
         job_id: The job.
-        progress: Its progress.
         dropped_records: Records that its reporters had to drop.
         usual_step_seconds: Duration of its usual step; 0 while unknown.
         reporters: Which records have been counted, by reporter.

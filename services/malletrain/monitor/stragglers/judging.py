@@ -21,7 +21,6 @@ class WorkerTime:
     """What a worker has told of its newest steps.
 
     Attributes:
-        rank: Its rank.
         node: Its node, or its GPU in a member of a fleet.
         steps: Steps that it has measured so far.
         own_seconds: Median of its own part of a step.
@@ -40,8 +39,6 @@ class SlowWorker:
     """A worker that holds up the others.
 
     Attributes:
-        rank: Its rank.
-        node: Its node.
         share: How much longer its own part is than the others', relative to that.
         own_seconds: Its own part of a step.
         others_seconds: Median of the others' own parts.

@@ -45,7 +45,6 @@ class SlowNode:
     """A node that is called slow.
 
     Attributes:
-        name: Its name.
         share: How much slower its workers are, by the owner whose jobs say the most.
         owners: Of how many owners jobs say so.
         job_id: A job that says so.

@@ -30,7 +30,6 @@ class LoggedValue(NamedTuple):
         number: Number of the value among all of its reporter, from 1.
         unix_seconds: When it was logged, in seconds since the epoch.
         step: The script's own step, or the samples that the job had done; None: not known yet.
-        value: The value.
     """
 
     name: str

@@ -152,7 +152,6 @@ class RecordedFailure:
 
     Attributes:
         error: Name of its class.
-        message: Its message.
         job_id: The job that it names; empty if it names none.
         story: What happened to that job, the newest last; see `tell_story`.
     """

@@ -165,7 +165,6 @@ class Webhook(NamedTuple):
     """Where notices are posted.
 
     Attributes:
-        url: The URL.
         authorization: Value of the header Authorization; empty: none is sent.
     """
 

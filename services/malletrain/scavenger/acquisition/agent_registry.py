@@ -450,7 +450,6 @@ class RegisteredAgent:
     """An agent that has reported.
 
     Attributes:
-        node: Its node.
         address: HOST:PORT on which it serves supervisors.
         placeholder: The batch job that it runs in.
         workers: How many workers it has.

@@ -43,7 +43,6 @@ class PbsMark:
 
     Attributes:
         user: Its owner.
-        queue: Its queue.
         name: Its job name.
         installation: What its agent was given as `--installation`.
     """

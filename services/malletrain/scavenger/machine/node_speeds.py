@@ -46,7 +46,6 @@ class SlowByMeasure(NamedTuple):
     """A node that is slower than its pool.
 
     Attributes:
-        name: Its name.
         what: What is slow there: "core" or "memory".
         share: How much longer it takes than the pool's median, relative to that.
     """

@@ -15,7 +15,6 @@ class CalledSlow(NamedTuple):
     """A node that jobs call slow.
 
     Attributes:
-        name: Its name.
         share: How much slower its workers are than the others of their jobs, by the job that says the most.
         owners: Of how many owners jobs say so.
         job_id: A job that says so.
@@ -31,7 +30,6 @@ class NodeSlowness(NamedTuple):
     """A node that is called slow.
 
     Attributes:
-        name: Its name.
         counts: Whether it counts as slow, or is only told.
         reason: Who says so, for people.
     """

@@ -164,7 +164,6 @@ class StayingNode:
     """An idle node.
 
     Attributes:
-        name: Its name.
         since: When its fragment began, in seconds since the epoch.
         until: When its idleness ends at the latest, in seconds since the epoch; None where that is not known.
         facts: What it is.

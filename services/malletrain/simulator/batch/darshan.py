@@ -107,7 +107,6 @@ class DarshanRequests:
     """A workload with requests from Darshan, and what became of the records.
 
     Attributes:
-        workload: The workload.
         asking: Jobs that ask for burst buffer by their records.
         small: Jobs that moved less than a GB, and ask for none.
         unknown: Jobs of records that the workload does not have.

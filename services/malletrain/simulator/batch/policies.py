@@ -118,7 +118,6 @@ class BatchPolicy:
     """A policy of the batch scheduler.
 
     Attributes:
-        name: Its name.
         backfills: Whether later jobs may start first if they do not delay the head by the estimates (EASY; Lifka 1995).
         scores: Priorities of the waiting jobs at a time in seconds; the highest is served first, ties by submission.
             None: jobs are served in the order of submission.

@@ -51,7 +51,6 @@ class Card:
     """An answer.
 
     Attributes:
-        question: The question.
         tiles: Figures.
         bars: Shares that are compared.
         sentences: What else is to be said.

@@ -55,7 +55,6 @@ class PageInput:
 
     Attributes:
         replayed: The replay.
-        options: Its options.
         titles: What trace and jobs are called.
         answers: What it answers a manager.
         rates: What node-hours are counted in.

@@ -103,7 +103,6 @@ class Conversion:
     """A trace, and what is to be known of how it was made.
 
     Attributes:
-        trace: The trace.
         notes: What was skipped, assumed and chosen: sentences for people.
         metadata: The same for the trace's JSON, under its key `conversion`.
     """

@@ -205,7 +205,6 @@ class _Time(NamedTuple):
     """A line with a time and nothing else.
 
     Attributes:
-        line: The line.
         text: The time, for `CalendarReader`.
         zone: Its zone as `date` printed it.
         is_local: Whether there is no zone that is sure.

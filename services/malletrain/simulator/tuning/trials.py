@@ -110,7 +110,6 @@ class Gain:
 
     Attributes:
         by_day: Gain of each day.
-        mean: Their mean.
         half_width: Half-width of the 95 % interval of the mean over days; None with one day, which tells none.
     """
 
@@ -322,7 +321,6 @@ class Trials:
     """A comparison of settings.
 
     Attributes:
-        comparison: The comparison.
         node_hours: Node-hours that jobs held on each day under the present settings.
         compared_s: How much of each day was compared, in seconds: until the first of the settings had no work left.
     """

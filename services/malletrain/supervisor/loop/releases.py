@@ -33,7 +33,6 @@ class Release:
     """One command to release hosts.
 
     Attributes:
-        hosts: The hosts.
         kill_at: When what is left there is killed, in monotonic seconds.
         done: Gets the state once nothing is left.
         killed: Whether what was left has been killed.

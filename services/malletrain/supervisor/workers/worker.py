@@ -19,7 +19,6 @@ class Worker(Protocol):
     """A worker process. It boots at once, and runs the job's own code when `go` is called.
 
     Attributes:
-        slot: Its slot.
         here: Whether its process is on this machine.
         going: Whether `go` has been called.
         killed: Whether `kill` has been called.

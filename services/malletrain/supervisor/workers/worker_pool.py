@@ -79,7 +79,6 @@ class EndedWorker:
     """A worker whose process has ended, while processes of its session may be left.
 
     Attributes:
-        worker: The worker.
         since: When the rest of its process group was killed, in monotonic seconds; None: not yet.
     """
 
