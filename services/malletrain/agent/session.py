@@ -101,7 +101,7 @@ class SupervisorSession:
         self._job_folders: dict[str, str] = {}
         self._watch = ActivityWatch(gpu_is_busy)
         self._idle_report = IdleReport(_IDLE_SECONDS)
-        self._told_idle = pb.IdleChanged()
+        self._reported_idle = pb.IdleChanged()
         self._asked_sweeps, self._swept_job = 0, ""
         self._names = set[str]()  # of this node and its GPUs, for which there have been workers
 
@@ -334,8 +334,8 @@ class SupervisorSession:
         self._idle_report = self._idle_report.seen(self._watch.look(self.worker_pids, now), now)
         report = self._idle_report
         change = pb.IdleChanged(idle_seconds=report.seconds, wait=pb.ProcessWait.ValueType(report.wait or 0))
-        if change != self._told_idle:
-            self._told_idle = change
+        if change != self._reported_idle:
+            self._reported_idle = change
             self._send(pb.ControlWorkersResponse(idle_changed=change))
 
     def _kill_all_of(self, job_id: str, names: Set[str], done: Callable[[], None] = lambda: None) -> None:

@@ -116,7 +116,7 @@ class LogReader:
         self._since_ms = since_ms
         self._times: dict[str, tuple[tuple[int, int], LogTimes]] = {}
         """By key, with the time and size of the file in which they were found."""
-        self._shown: dict[str, int] = {}
+        self._returned_states: dict[str, int] = {}
         """Hashes of the states of lines without an end that were returned, by key of the file."""
 
     def read(self, to_the_end: bool = False, states: bool = False, fresh: bool = False) -> list[WrittenLine]:
@@ -272,7 +272,7 @@ class LogReader:
                             self._add_part(texts, key, piece, offset)
                         offset += len(last) + 1
                         self._add(texts, key, last, offset)
-                        self._shown.pop(key, None)
+                        self._returned_states.pop(key, None)
                     *parts, rest = _parts(rest)
                     for piece in parts:
                         offset += len(piece)
@@ -287,19 +287,19 @@ class LogReader:
             # What comes before its newest state will not be needed any more.
             offset += rest.rstrip(b"\r").rfind(b"\r") + 1
             self._add(texts, key, rest, offset)
-            self._shown[key] = hash(text)
+            self._returned_states[key] = hash(text)
         self._offsets[key] = offset
         return texts, bytes_read
 
     def _add_part(self, texts: list[tuple[str, int]], key: str, part: bytes, end: int) -> None:
         """Add a part of a line that is too long. It always counts, so that whoever reads much also gets lines."""
-        self._shown.pop(key, None)
+        self._returned_states.pop(key, None)
         texts.append((last_state(part), end))
 
     def _add(self, texts: list[tuple[str, int]], key: str, line: bytes, end: int) -> None:
         """Add a line or its state, unless it is a state that was returned before the line had its end."""
         text = last_state(line)
-        if key not in self._shown or (text and hash(text) != self._shown[key]):
+        if key not in self._returned_states or (text and hash(text) != self._returned_states[key]):
             texts.append((text, end))
 
 

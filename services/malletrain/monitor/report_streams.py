@@ -32,7 +32,7 @@ class ReportStream:
         self.counted = False
         self.samples_by_time: SamplesByTime | None = None
         self._acknowledged = self._metrics = 0
-        self._told = 0
+        self._sent = 0
         self._commands: deque[monitor_pb2.Command] = deque(maxlen=MAX_COMMANDS)
         self._ended = False
         self._news = asyncio.Event()
@@ -56,7 +56,7 @@ class ReportStream:
 
     def acknowledge(self, sequence: int, metrics: int = 0) -> None:
         """Tell the reporter that all records up to this sequence number are stored, and values up to this number."""
-        self._acknowledged, self._told = sequence, -1
+        self._acknowledged, self._sent = sequence, -1
         self._metrics = max(self._metrics, metrics)
         self._news.set()
 
@@ -72,12 +72,12 @@ class ReportStream:
 
     async def next(self) -> monitor_pb2.ReportResponse | None:
         """Wait for the next response, with all that is new since the last one; None at the end of the stream."""
-        while self._told == self._acknowledged and not self._commands:
+        while self._sent == self._acknowledged and not self._commands:
             if self._ended:
                 return None
             self._news.clear()
             await self._news.wait()
-        commands, self._told = list(self._commands), self._acknowledged
+        commands, self._sent = list(self._commands), self._acknowledged
         self._commands.clear()
         return monitor_pb2.ReportResponse(
             acknowledged_sequence=self._acknowledged, commands=commands, acknowledged_metrics=self._metrics

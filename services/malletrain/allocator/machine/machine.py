@@ -365,7 +365,7 @@ class AllocatorMachine:
         """
         if self._cache.generation < self._newest_change:
             return plan.assignments
-        back = self._trigger.left.intersection(self._cache.node_names)
+        back = self._trigger.left_nodes.intersection(self._cache.node_names)
         wanted = self._cache.wanted_nodes
         return tuple(
             part

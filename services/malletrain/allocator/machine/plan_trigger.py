@@ -102,7 +102,7 @@ class PlanTrigger:
         self._left |= frozenset(nodes)
 
     @property
-    def left(self) -> frozenset[str]:
+    def left_nodes(self) -> frozenset[str]:
         """Nodes that have left since the last plan that was applied as a whole was begun, or while it was made."""
         return self._left | self._left_before
 

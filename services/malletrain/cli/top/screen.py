@@ -212,7 +212,7 @@ def screen(
         events: Oldest first.
         height: Lines of the terminal.
     """
-    used = [_line(_used(history))] if height >= _MIN_HEIGHT_OF_U else []
+    used = [_line(_utilization(history))] if height >= _MIN_HEIGHT_OF_U else []
     lines: list[RenderableType] = [_figures(history), *(Text(plain(line), "bold red") for line in troubles), *used]
     free_lines = height - _FRAME_LINES - len(used) - len(troubles)
     if view.opened and view.selected in history.jobs:
@@ -248,7 +248,7 @@ def _figures(history: History) -> Group:
     return Group(_line(f"{now}  {nodes}", "bold"), _line(f"{jobs}; {plan}"))
 
 
-def _used(history: History) -> str:
+def _utilization(history: History) -> str:
     """U of the last hour, as the dashboard has it."""
     utilization = utilization_of(last_hour(history.utilization, history.now))
     if utilization is None:

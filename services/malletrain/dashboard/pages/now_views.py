@@ -46,7 +46,7 @@ def reclaims(releases: Iterable[ReleaseFact], since: float, until: float) -> Rec
     return Reclaims(len(seconds), median(seconds), max(seconds), sum(seconds))
 
 
-def used(minutes: Sequence[Minute], since: float, until: float) -> dict[Use, float]:
+def seconds_by_use(minutes: Sequence[Minute], since: float, until: float) -> dict[Use, float]:
     """Node-seconds by use in a period, by whole minutes."""
     total = dict.fromkeys(USES, 0.0)
     for minute in minutes:
@@ -82,7 +82,7 @@ def _count(nodes: float) -> str:
 
 def use_rows(history: History, colours: Colours, since: float, until: float) -> tuple[Row, ...]:
     """What became of the idle node-seconds of a period."""
-    total = used(history.minutes, since, until)
+    total = seconds_by_use(history.minutes, since, until)
     whole = sum(total.values())
     digits = 2 if whole >= 36_000.0 else 3
     return tuple(
@@ -120,7 +120,7 @@ def reclaim_rows(history: History, since: float, until: float) -> tuple[Row, ...
 
 def lost_tile(history: History, until: float) -> tuple[str, str, str]:
     """What idle nodes were lost to in the last hour, most of it first."""
-    total = used(history.minutes, until - 3600.0, until)
+    total = seconds_by_use(history.minutes, until - 3600.0, until)
     lost = {use: seconds for use, seconds in total.items() if use in LOST and seconds > 0}
     if not any(total.values()):
         return "Lost in the last hour", "–", "nothing is known yet"

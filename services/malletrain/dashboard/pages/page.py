@@ -252,7 +252,7 @@ class Page(ABC):
         for plot in figures:
             self.follow_ranges(plot)
         self._post.js_on_change("tags", CustomJS(code="malletrain.write(cb_obj.tags)"))
-        self._seen.on_change("tags", self._shown)
+        self._seen.on_change("tags", self._on_visibility)
         document.on_event(DocumentReady, self._drawn_first)
         document.js_on_event("document_ready", CustomJS(code="malletrain.ready()"))
         document.js_on_event("connection_lost", CustomJS(code="malletrain.lost()"))
@@ -353,7 +353,7 @@ class Page(ABC):
         self.refresh()
         self.when_ready()
 
-    def _shown(self, name: str, old: Any, new: Any) -> None:
+    def _on_visibility(self, name: str, old: Any, new: Any) -> None:
         del name, old
         self.visible = new != ["hidden"]
         if self.visible:

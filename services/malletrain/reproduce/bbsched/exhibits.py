@@ -58,7 +58,7 @@ def exhibits_of(results: BatchResults) -> list[Exhibit]:
         _windows(results),
         _kiviats(results, "figure-14", SSD_RECIPES, SSD_METHODS, "Published: BBSched best overall."),
         _readings(results),
-        _left(results),
+        _idle_by_cause(results),
     ]
 
 
@@ -276,7 +276,7 @@ def _readings(results: BatchResults) -> Exhibit:
     return Exhibit("readings", "Where the gain comes from", heads, rounded(rows), remark)
 
 
-def _left(results: BatchResults) -> Exhibit:
+def _idle_by_cause(results: BatchResults) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for recipe in HARVEST_RECIPES:
         before = _harvested(results, recipe, BASELINE)

@@ -63,7 +63,7 @@ class NodeNoticeQueue:
         self._sequence = _whole(stored.get("sequence"))
         self._left_out = _whole(stored.get("left_out"))
         self._pending = dict(list(_read_pending(stored.get("pending")))[:MAX_PENDING])
-        self._told = dict(list(_read_told(stored.get("told")))[:MAX_TOLD])
+        self._sent_at = dict(list(_read_sent_times(stored.get("told")))[:MAX_TOLD])
 
     def __len__(self) -> int:
         """How many notices wait."""
@@ -83,7 +83,7 @@ class NodeNoticeQueue:
         if notice.kind not in self._kinds:
             return False
         key = (notice.node, notice.kind)
-        told_at = self._told.get(key)
+        told_at = self._sent_at.get(key)
         # The clock may have been set back: what was told in the future was told long ago.
         if told_at is not None and abs(notice.unix_seconds - told_at) < self._repeat_seconds:
             return False
@@ -92,10 +92,10 @@ class NodeNoticeQueue:
             return True
         self._sequence += 1
         self._pending[self._sequence] = notice._replace(reason=notice.reason[:_MAX_REASON_LENGTH])
-        self._told.pop(key, None)
-        self._told[key] = notice.unix_seconds
-        while len(self._told) > MAX_TOLD:
-            del self._told[next(iter(self._told))]
+        self._sent_at.pop(key, None)
+        self._sent_at[key] = notice.unix_seconds
+        while len(self._sent_at) > MAX_TOLD:
+            del self._sent_at[next(iter(self._sent_at))]
         return True
 
     def batch(self) -> tuple[tuple[int, ...], str]:
@@ -129,7 +129,7 @@ class NodeNoticeQueue:
             "sequence": self._sequence,
             "left_out": self._left_out,
             "pending": {str(number): list(notice) for number, notice in self._pending.items()},
-            "told": [[node, kind.value, told_at] for (node, kind), told_at in self._told.items()],
+            "told": [[node, kind.value, told_at] for (node, kind), told_at in self._sent_at.items()],
         }
 
 
@@ -164,7 +164,7 @@ def _read_pending(stored: object) -> list[tuple[int, NodeNotice]]:
     return read
 
 
-def _read_told(stored: object) -> list[tuple[tuple[str, NodeNoticeKind], float]]:
+def _read_sent_times(stored: object) -> list[tuple[tuple[str, NodeNoticeKind], float]]:
     read = []
     for row in stored if isinstance(stored, list) else ():
         try:

@@ -122,10 +122,10 @@ class TraceSource:
         return self._origin + second / self._speed
 
     async def _sleep_until(self, second: float) -> None:
-        while (left := self._left(second)) > 0:
+        while (left := self._seconds_until(second)) > 0:
             await self._sleep(min(left, _MAX_SLEEP_SECONDS))
 
-    def _left(self, second: float) -> float:
+    def _seconds_until(self, second: float) -> float:
         now = self._clock.time()  # which may move the origin
         return self._wall(second) - now
 

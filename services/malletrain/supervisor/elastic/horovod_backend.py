@@ -39,7 +39,7 @@ class RankAssignment(Generic[AssignmentT]):
         self._none = none
         self._lock = threading.Lock()
         self._waiting: dict[Slot, Future[AssignmentT]] = {}
-        self._given: Mapping[Slot, AssignmentT] | None = None
+        self._places: Mapping[Slot, AssignmentT] | None = None
         self._awaited: set[int] = set()
         self._closed = False
 
@@ -59,7 +59,7 @@ class RankAssignment(Generic[AssignmentT]):
     def give_places(self, places: Mapping[Slot, AssignmentT], awaited: Iterable[int]) -> None:
         """Answer all that wait, once the workers of these ranks have begun to connect."""
         with self._lock:
-            self._given, self._awaited = places, set(awaited)
+            self._places, self._awaited = places, set(awaited)
         self._answer()
 
     def show_up(self, rank: int) -> None:
@@ -75,8 +75,8 @@ class RankAssignment(Generic[AssignmentT]):
             The slots that go on waiting.
         """
         with self._lock:
-            held = frozenset(self._waiting) if self._given is not None else frozenset()
-            self._given = None
+            held = frozenset(self._waiting) if self._places is not None else frozenset()
+            self._places = None
         return held
 
     def refuse(self, slot: Slot) -> None:
@@ -94,9 +94,9 @@ class RankAssignment(Generic[AssignmentT]):
 
     def _answer(self) -> None:
         with self._lock:
-            if self._given is None or self._awaited:
+            if self._places is None or self._awaited:
                 return
-            places, self._given = self._given, None
+            places, self._places = self._places, None
             waiting, self._waiting = self._waiting, {}
         for slot, place in waiting.items():
             place.set_result(places.get(slot, self._none))

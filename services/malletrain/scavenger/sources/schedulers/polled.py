@@ -117,7 +117,7 @@ class PolledSource:
         self._stored_at = clock.monotonic()
         stored = state_file.section(self._section) if state_file is not None else {}
         self._ages = IdleAges.restored(stored, clock.time())
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
         self._log = structlog.get_logger(__name__).bind(source=queries.nodes.source)
 
     def order(self) -> Sequence[str]:
@@ -192,10 +192,10 @@ class PolledSource:
 
     def _tell_unclear(self, states: NodeStates) -> None:
         """Log each node in a state that is not known, once."""
-        new = [entry for entry in states.unclear.items() if entry not in self._told][: _MAX_TOLD - len(self._told)]
+        new = [entry for entry in states.unclear.items() if entry not in self._logged][: _MAX_TOLD - len(self._logged)]
         for node, state in new:
             self._log.warning("a node is in a state that is not known; it is not used", node=node, state=state)
-        self._told.update(new)
+        self._logged.update(new)
 
     def _store_ages(self) -> None:
         if self._state_file is not None:
