@@ -58,7 +58,7 @@ class LogTimes:
         """The times after one more look at the log.
 
         Args:
-            size: How large the log is, in bytes. Less than before: it was cut, and what was known is void.
+            size: How large the log is, in bytes. Less than before: it was cut, and what was known no longer holds.
             now_ms: When, in milliseconds since the epoch. A clock that was put back stands still.
         """
         if size == self.size:

@@ -43,7 +43,7 @@ class UserThreads:
     async def run(self, user: Hashable, work: Callable[[], ResultT]) -> ResultT:
         """Do something in a thread.
 
-        Whoever is cancelled does not wait for the end of the thread, which keeps its place until then.
+        A caller that is cancelled does not wait for the end of the thread, which keeps its place until then.
 
         Args:
             user: Whose things it looks at.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 LIFESPAN_S = 300.0
 """How long a link is good for."""
 MAX_LINKS = 16
-"""Links that may be unused at a time; the oldest of more is void."""
+"""Links that may be unused at a time; of more, the oldest is no longer valid."""
 MAX_LOGGED_REFUSALS = 8
 """Refusals of one link that are logged: others can ask as often as they like."""
 

@@ -185,7 +185,7 @@ class NodeTrouble:
 
 @dataclass(frozen=True, slots=True)
 class SourceFact:
-    """How the source of idle nodes fares.
+    """Whether the source of idle nodes works.
 
     Attributes:
         source: Its name, e.g. "slurm".

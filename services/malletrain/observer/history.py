@@ -120,7 +120,7 @@ class History:
         unit_nodes: What one of a job's units is of a node, where it is less: a GPU of a member of a fleet.
         plans: Oldest first.
         releases: Oldest first.
-        source: How the source of idle nodes fares; None before it was asked.
+        source: Whether the source of idle nodes works; None before it was asked.
         utilization: U by minute, as the Allocator has recorded it, oldest first.
     """
 

@@ -112,7 +112,7 @@ def stays_known(history: History, listed: Iterable[NodeFact]) -> History:
 
 
 def source_seen(history: History, source: SourceFact) -> History:
-    """The source of idle nodes fares like this."""
+    """Take over whether the source of idle nodes works."""
     return history if history.source == source else replace(history, source=source)
 
 

@@ -74,7 +74,7 @@ class Watched:
     """What is known, and its version.
 
     Attributes:
-        services: How each service fares, by name.
+        services: Whether each service answers, by name.
         revision: Grows with every change of a node, a job, a plan or a service: what a viewer wants to see at once.
     """
 

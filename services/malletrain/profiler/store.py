@@ -125,7 +125,7 @@ class ProfilerStore:
     def changes(
         self, state: ProfilingState, families: FamilyStore | None, histories: Mapping[str, PointHistory]
     ) -> RowChanges:
-        """What differs from what was stored, or was returned here before: whoever calls this stores it. Writes nothing.
+        """What differs from what was stored, or was returned here before: the caller stores it. Writes nothing.
 
         Args:
             state: Runs and interruptions.

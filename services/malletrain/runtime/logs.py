@@ -1,6 +1,6 @@
 """Structured logs: one line per event; lines about refused calls go to a file of their own.
 
-Whoever is refused costs nothing by calling again, and may do so for ever. The file of a service is bounded: beside it
+A caller that is refused can call again at no cost, for ever. The file of a service is bounded: beside it
 is one copy, and what is older is lost.
 """
 

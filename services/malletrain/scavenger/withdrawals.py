@@ -126,7 +126,7 @@ class Withdrawals:
 
         Args:
             names: Names of the nodes.
-            everything: Whether to drain all nodes, those that nobody knows yet included.
+            everything: Whether to drain all nodes, unknown ones included.
             drain: By whom and why.
             remaining: Seconds until the caller's deadline; None where it has none.
 

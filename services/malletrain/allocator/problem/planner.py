@@ -177,7 +177,7 @@ class PlanInput:
             an earlier plan has promised to another job.
         curves: Curve of each job by its identifier.
         pins: Scales that the Profiler asks for, by job identifier.
-        growth_seconds: How long growths of jobs have taken of late, from the command to the first batch, in seconds, by
+        growth_seconds: How long growths of jobs have taken lately, from the command to the first batch, in seconds, by
             job identifier.
         changes: How often jobs have changed their scale.
         busy_gpus: GPUs of members of fleets that are being stopped, by NODE#NUMBER, with their fleets.

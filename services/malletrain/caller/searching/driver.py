@@ -185,7 +185,7 @@ class SearchSetup:
         request: The job of a trial: its command and variables are templates, its name is the study's.
         distributions: Of each parameter.
         plan: How far it goes.
-        study_id: Identifier of the study, for good.
+        study_id: Identifier of the study, which never changes.
         failures: After so many failed trials in a row it gives up; 0: never.
         cancel_on_exit: Whether its jobs are cancelled where it is interrupted or fails.
         favour: How many times the weight of the others the most promising trials have, at most; 1: all have the same.

@@ -140,7 +140,7 @@ def never_prunes(pruner: BasePruner) -> bool:
 
 
 def open_study(name: str, storage: str | BaseStorage, direction: str, metric: str) -> tuple[Study, str]:
-    """A study by its name, made where there is none, and the identifier that it has for good.
+    """A study by its name, made where there is none, and its identifier, which never changes.
 
     Raises:
         InvalidInputError: there is one, but of another direction or metric, or driven otherwise at the same time.

@@ -30,7 +30,7 @@ _UNFINISHED = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUS
 
 @dataclass(frozen=True)
 class TrialState:
-    """How the placeholder fares.
+    """How far the placeholder is, by the scheduler.
 
     Attributes:
         node: Where it runs or ran; empty before it has started.
@@ -52,7 +52,7 @@ class TrialClient(Protocol):
         """Submit one that imports the agent and ends."""
 
     def look(self, identifier: str) -> TrialState | None:
-        """How it fares; None if the scheduler does not say."""
+        """How far it is; None if the scheduler does not say."""
 
     def delete(self, identifier: str) -> CommandResult:
         """Delete it, if it has not ended."""

@@ -271,7 +271,7 @@ class Page(ABC):
         return [series for series, _, _ in self._bound]
 
     def turn_away(self) -> None:
-        """Show nothing any more to a viewer whose token is void."""
+        """Show nothing any more to a viewer whose token is no longer valid."""
         self._messages += 1
         self._post.tags = [self._messages, [("content", "<p>Your token has expired or was revoked.</p>")]]
 

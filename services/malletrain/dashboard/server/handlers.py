@@ -138,7 +138,7 @@ class Login(_Plain):
         return cookie.value if cookie is not None else ""
 
     async def _is_of_our_account(self, code: str) -> bool:
-        """Whether a link may be for whoever asks; else the answer says why not. Not for codes that are void."""
+        """Whether the caller may use a link; else the answer says why not. Not for codes that are not valid."""
         ends = ends_of(self.request)
         if ends is None:
             why = "whoever opened it has gone"

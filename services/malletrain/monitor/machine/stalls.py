@@ -1,4 +1,4 @@
-"""What a rescale costs: the gap between the records around it, less a usual step, and what was done in vain. Pure.
+"""What a rescale costs: the gap between the records around it, less a usual step, and what is trained again. Pure.
 
 MalleTrain section 3.1: Monitor computes the cost of each rescale from the trainers' records. Which pause of a training
 is the cost of which change of its scale, JobManager's commands say: a pause between two batches at different scales is
@@ -155,9 +155,9 @@ class StallMeter:
         commands: The newest commands of the job.
 
     A stall is measured from the last batch at the old scale to the first one at the new scale, less a usual step: that
-    is the time in which nothing is trained. The time for which the job had trained in vain is added. The command may
-    come much earlier, and the job trains on meanwhile. Which pause is the stall of a change is known from JobManager's
-    commands.
+    is the time in which nothing is trained. The time in which it had trained what is trained again is added. The command
+    may come much earlier, and the job trains on meanwhile. Which pause is the stall of a change is known from
+    JobManager's commands.
     """
 
     options: MonitorOptions
@@ -277,7 +277,7 @@ class StallMeter:
     def _stall(self, pause: Pause) -> float:
         """The pause less the median of the first steps at the new scale, or less the old usual step before these.
 
-        What was done in vain comes in addition.
+        The time in which lost samples had been trained is added.
         """
         step = statistics.median(self._after) if self._after else self._usual_seconds
         return max(0.0, pause.seconds - step) + pause.redone_seconds

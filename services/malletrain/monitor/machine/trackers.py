@@ -481,7 +481,7 @@ class JobTrackers:
         return [tracker for tracker in self._trackers.values() if tracker.silence_seconds(now) <= longest]
 
     def take_unstored(self) -> list[StoredJob]:
-        """Jobs that have to be stored. Whoever calls this stores them."""
+        """Jobs that have to be stored. The caller stores them."""
         jobs = [tracker.stored() for tracker in self._each_of(sorted(self._unstored))]
         self._unstored.clear()
         return jobs

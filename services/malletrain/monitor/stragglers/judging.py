@@ -132,5 +132,5 @@ class JobWorkers:
         return frozenset(node for node, of_node in scores.items() if max(of_node) == -_WINDOWS)
 
     def count_measured(self, now: float) -> int:
-        """How many workers have told their times of late."""
+        """How many workers have reported their times lately."""
         return sum(now - at <= _FORGET_SECONDS for _, at in self._times.values())

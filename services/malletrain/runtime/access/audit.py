@@ -1,6 +1,6 @@
 """The audit log: one line for every call that is more than a read, allowed or not. No line contains a token.
 
-Whoever is refused costs nothing by calling again. A line for each would wash what was allowed out of the rotated logs.
+A caller that is refused can call again at no cost. A line for each would wash what was allowed out of the rotated logs.
 
 Of refusals, and of calls that need no token, only the first of a kind have lines (`refusals`). They are in a file of
 their own (`runtime/logs.py`), so that they can't wash away what was allowed.

@@ -56,7 +56,7 @@ class Caller:
 
 
 def known_caller(identity: Identity) -> Caller:
-    """Whoever has shown a token. All tokens of a person count as one caller."""
+    """A caller with a verified token. All tokens of a person count as one caller."""
     if identity.role is Role.SERVICE:
         return Caller(CallKind.KNOWN, f"service {identity.user}", bounded=False)
     if identity.role is Role.JOB:

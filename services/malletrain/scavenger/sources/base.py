@@ -16,7 +16,7 @@ class SourceError(MalleTrainError):
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """How one kind of query to a scheduler fares.
+    """Counts and times of one kind of query to a scheduler.
 
     Attributes:
         source: Name of the source, e.g. "slurm".

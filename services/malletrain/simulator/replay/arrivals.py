@@ -67,7 +67,7 @@ class Arrivals:
         return max(0, len(self._jobs) - waiting) if self._repeats else None
 
     def is_empty(self, waiting: int, active: int) -> bool:
-        """Whether the queue is empty for good and a place stays free.
+        """Whether the queue stays empty from now on, with a place free.
 
         Args:
             waiting: Jobs that are submitted and not admitted.

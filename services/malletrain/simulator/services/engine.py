@@ -303,7 +303,7 @@ class _ServicesReplay:
         return {job_id: int(running[job_id].done_at(now)) for job_id in jobs if job_id in running}
 
     def _note_queue(self) -> None:
-        """Note when the queue is empty for good."""
+        """Note when the queue stays empty from then on."""
         running = self._training.running.values()
         if self._queue_empty is None and self._arrivals.is_empty(self._waiting, len(running)):
             now = self._queue.now

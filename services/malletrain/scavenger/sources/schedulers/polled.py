@@ -129,7 +129,7 @@ class PolledSource:
         return self._ages.lengths
 
     def status(self) -> SourceStatus:
-        """How each query fares."""
+        """Counts and times of each query."""
         return SourceStatus(tuple(query.status() for query in self.queries.all()))
 
     def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
