@@ -239,9 +239,9 @@ def advance(
 
     A record that begins (its position less its samples) before the newest position shows a rollback: the samples
     between the two are lost, and processed again. The sum of samples and samples_lost therefore always equals that of
-    all batches, repeated ones included. Without positions a rollback can't be detected, and batches are added up. Processes
-    that have begun with what is on disk, and do not tell a position with their first record, have not shown that they
-    go on from anything: what was processed before them counts as lost.
+    all batches, repeated ones included. Without positions a rollback can't be detected, and batches are added up.
+    Processes that have begun with what is on disk, and do not tell a position with their first record, have not shown
+    that they go on from anything: what was processed before them counts as lost.
 
     Args:
         progress: Progress before the record.

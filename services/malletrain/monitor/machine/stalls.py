@@ -155,8 +155,8 @@ class StallMeter:
         commands: The newest commands of the job.
 
     A stall is measured from the last batch at the old scale to the first one at the new scale, less a usual step: that
-    is the time in which nothing is trained. The time in which it had trained what is trained again is added. The command
-    may come much earlier, and the job trains on meanwhile. Which pause is the stall of a change is known from
+    is the time in which nothing is trained. The time in which it had trained what is trained again is added. The
+    command may come much earlier, and the job trains on meanwhile. Which pause is the stall of a change is known from
     JobManager's commands.
     """
 
