@@ -19,7 +19,7 @@ _MIN_YEAR = 1970
 
 
 class ChargeRate(BaseModel):
-    """What is charged from a month on."""
+    """The rate and the discount that apply from a month on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -66,7 +66,7 @@ class LogFile:
 
 @dataclass(frozen=True)
 class _Unread:
-    """What of a file is still to be read."""
+    """The part of a file that is still to be read."""
 
     file: LogFile
     key: str

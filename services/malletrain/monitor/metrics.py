@@ -18,7 +18,7 @@ _STORE_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 @dataclass(frozen=True)
 class MonitorSnapshot:
-    """What is told at a scrape.
+    """Values of the gauges at a scrape.
 
     Attributes:
         waiting: Messages that wait to be stored.

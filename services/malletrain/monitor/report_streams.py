@@ -186,7 +186,7 @@ DEFAULT_LIMITS = ReportLimits()
 
 
 class ReportBudget:
-    """Who reads a report takes its bytes first, and gives them back once it is counted.
+    """Bounds the bytes of reports in memory: each is reserved before it is read, and freed once it is counted.
 
     Where too much waits, nothing more is read of the stream, and gRPC's flow control slows its reporter down.
     """

@@ -123,7 +123,7 @@ class AddressForNodes(NamedTuple):
 
 
 class _Acknowledgement(NamedTuple):
-    """What a reporter is told once it is true.
+    """What a reporter is told once its records are stored.
 
     Attributes:
         sequence: Its records up to this sequence number are stored.
@@ -158,7 +158,7 @@ class _Received(NamedTuple):
 
 @dataclass(frozen=True)
 class _WriteBatch:
-    """What is stored together, and who is told of it after that.
+    """What is stored in one transaction, and which reporters are told after it.
 
     Attributes:
         jobs: Jobs as they are now, by identifier.

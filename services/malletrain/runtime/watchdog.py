@@ -58,7 +58,7 @@ class NoWatchdog:
 
 
 class SystemdWatchdog:
-    """systemd, by the datagrams of sd_notify(3)."""
+    """systemd's watchdog, which is told by the datagrams of sd_notify(3)."""
 
     def __init__(self, address: str, seconds: float) -> None:
         """

@@ -19,7 +19,7 @@ _ANSWER_SECONDS = 5.0
 
 
 class SlowNodeWatch:
-    """While Monitor does not answer, its answer before counts."""
+    """Asks Monitor which nodes are slow. While it does not answer, its answer before counts."""
 
     def __init__(
         self,

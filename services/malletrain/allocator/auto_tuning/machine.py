@@ -33,7 +33,7 @@ class AutoTune(StrEnum):
 
 
 class TuningEvent(StrEnum):
-    """What a run led to."""
+    """The kind of decision after a run of replays."""
 
     NOTHING = "nothing"
     ADVICE = "advice"
@@ -47,7 +47,7 @@ class TuningEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ForwardChoice:
-    """Where T_fwd comes from.
+    """A policy for T_fwd, with its constant in seconds.
 
     Attributes:
         policy: `allocator.forward_policy`.
@@ -152,7 +152,7 @@ class ReplayedGain:
 
 @dataclass(frozen=True, slots=True)
 class TuningAnswer:
-    """What a run has found.
+    """What the replays of a run have measured.
 
     Attributes:
         best: The best candidate; None: none is better, or there is too little of the past.
@@ -169,7 +169,7 @@ class TuningAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What a run led to.
+    """The decision after a run, and the state that follows from it.
 
     Attributes:
         state: What is to be remembered.

@@ -28,7 +28,7 @@ class TuningRunError(MalleTrainError):
 
 
 class ReplayProcess:
-    """Runs the process, one at a time."""
+    """Runs replays in a process of their own, one run at a time."""
 
     def __init__(self, command: Sequence[str], folder: Path, cpu_seconds: float, memory_mib: int) -> None:
         """Nothing happens before `run`.

@@ -72,7 +72,7 @@ class TunerOptions:
 
 
 class AutoTuner:
-    """Keeps T_fwd as the past says."""
+    """Adjusts T_fwd, one step at a time, by replays of the installation's own past."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ def _constrained(problem: AllocationProblem) -> bool:
 
 
 class ByKinds:
-    """By dynamic programs where only numbers of nodes constrain the jobs, and else by HiGHS."""
+    """Solves by dynamic programs where only numbers of nodes constrain the jobs, and else by HiGHS."""
 
     def __init__(self, process: SolverProcess) -> None:
         """HiGHS runs in this process."""

@@ -193,7 +193,7 @@ class Solving(Protocol):
 
 
 class ByCounts:
-    """By dynamic programs. They are exact where only numbers of nodes constrain the jobs."""
+    """Solves by dynamic programs. They are exact where only numbers of nodes constrain the jobs."""
 
     def optima(self, problem: AllocationProblem, per_job: Sequence[ScaleValues]) -> Optima:
         """See `Solving`."""

@@ -79,7 +79,7 @@ class UnexpectedStimulusError(Exception):
 
 @dataclass(frozen=True)
 class Remembered:
-    """What outlives a restart.
+    """What the machine takes over from the Allocator before a restart.
 
     Attributes:
         generation: Generation of the newest plan; 0: there was none.
@@ -94,7 +94,7 @@ class Remembered:
 
 @dataclass(frozen=True)
 class _Problem:
-    """A problem, and what it was made of.
+    """A problem that is being solved, with the input that it was made from.
 
     Attributes:
         present: The present as it is compared with that of the next plan.

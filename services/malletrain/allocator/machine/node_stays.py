@@ -15,7 +15,7 @@ from malletrain.model.survival_curve import SurvivalCurve
 
 @dataclass(frozen=True, slots=True)
 class NodeTimes:
-    """An idle node.
+    """An idle node with the times from which its expected stay follows.
 
     Attributes:
         since: When its present fragment began, in seconds since the epoch.
@@ -31,7 +31,7 @@ class NodeTimes:
 
 @dataclass(frozen=True)
 class StayReport:
-    """What the Scavenger has told: what has changed since its report before.
+    """The Scavenger's report of stays: only what has changed since its report before.
 
     Attributes:
         token: What the next request shows to get changes only.

@@ -15,7 +15,7 @@ from malletrain.runtime.kernel.recording import Moment, RecordedMachine
 
 
 class RecordedAllocator(RecordedMachine[AllocatorMachine, Stimulus, Effects]):
-    """The Allocator's machine. It is told no secrets."""
+    """How the flight recorder runs and checks the Allocator's machine. Its state has no secrets."""
 
     service = "allocator"
     file_prefix = "allocator-stimuli"

@@ -39,7 +39,7 @@ _STAY: Callable[[PlannableNode], float] = attrgetter("expected_stay_seconds")
 
 
 class PlannableNode(NamedTuple):
-    """An idle node.
+    """An idle node, with all that a plan needs to know of it.
 
     Attributes:
         expected_stay_seconds: How much longer it was expected to stay idle when it was told of, in seconds; 0 where

@@ -40,7 +40,7 @@ class ObjectiveParameters:
 
 @dataclass(frozen=True)
 class Choice:
-    """One scale per job.
+    """The chosen scale of each job.
 
     Attributes:
         counts: Nodes of each job, shape (jobs,).

@@ -55,7 +55,7 @@ class Move:
 
 @dataclass(frozen=True)
 class GroupDivision:
-    """What each job chooses.
+    """The groups from which each job takes nodes, or in which it keeps them.
 
     Attributes:
         shares: By job, in the order of the moves: the nodes that it keeps where it shrinks, otherwise those it takes.

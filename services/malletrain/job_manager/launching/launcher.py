@@ -64,7 +64,7 @@ _MAX_SLOTS = 1024
 
 
 class SupervisorLauncher:
-    """Owns the supervisors: one process per job, which outlives JobManager.
+    """Starts, commands and ends the supervisors: one process per job, which outlives JobManager.
 
     Every method may be called again. Those that end processes raise `ProcessesLeftError` if some do not end.
     """

@@ -103,7 +103,7 @@ _MAX_COMMANDS = 10_000
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """What supervisors are started with, whatever the job.
+    """What all supervisors are started with, from the settings of the installation.
 
     Attributes:
         state_dir: State folder of the installation.
@@ -176,7 +176,7 @@ StartedSupervisor: TypeAlias = "ChildProcess | ForkedSupervisor"
 
 @dataclass(frozen=True)
 class LaunchOrder:
-    """What one supervisor is started with.
+    """The job, incarnation and hosts that one supervisor is started with.
 
     Attributes:
         job_id: Job identifier.

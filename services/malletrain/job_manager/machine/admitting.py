@@ -25,7 +25,7 @@ from malletrain.model.job_state import JobState
 
 @dataclass(frozen=True)
 class QueueEntry:
-    """What is admitted at once.
+    """What is admitted as a whole: one job, or all members of a fleet.
 
     Attributes:
         jobs: One job, or the members of a fleet; at least one.

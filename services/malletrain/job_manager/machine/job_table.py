@@ -16,7 +16,7 @@ from malletrain.job_manager.machine.jobs import Job
 
 @dataclass(frozen=True)
 class OwnerTally:
-    """What the admitted jobs of one owner come to.
+    """Sums over the admitted jobs of one owner.
 
     Attributes:
         jobs: How many there are.

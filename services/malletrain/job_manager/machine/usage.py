@@ -17,7 +17,7 @@ _MAX_DAYS = 400
 
 @dataclass(frozen=True)
 class UsageAmounts:
-    """What was used.
+    """Amounts that were used: node-seconds, samples and more.
 
     Attributes:
         node_seconds: Nodes held, times seconds. A node that members of a fleet share counts once, in equal parts for

@@ -32,7 +32,7 @@ _MODE = 0o600
 
 
 class Notifier:
-    """Tells one receiver."""
+    """Sends notices to one receiver, in order, and tries again until it has them."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ def open_notifiers(
 
 @dataclass(frozen=True)
 class NoticeProgress:
-    """What a receiver has been told.
+    """How far one receiver has been sent notices.
 
     Attributes:
         sequence: Number of the last row of the journal of which it was told, or need not be.

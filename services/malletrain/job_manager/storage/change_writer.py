@@ -25,7 +25,7 @@ class _Batch:
 
 
 class ChangeWriter:
-    """What JobManager stores behind its state; see `WriteBehind`.
+    """Stores JobManager's changes behind its state; see `WriteBehind`.
 
     Attributes:
         stored_jobs: Jobs that are not in a final state, as they were last stored.

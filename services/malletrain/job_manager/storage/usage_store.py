@@ -82,7 +82,7 @@ _REMOVED = Table(
 
 
 class UsageStore:
-    """Reads them."""
+    """Reads the tables of usage."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -194,7 +194,7 @@ def _is_settled(job: Job) -> bool:
 
 @dataclass(frozen=True)
 class _Expected:
-    """A command that was given."""
+    """A command that was given and is not reported yet."""
 
     context: TraceContext
     nodes: frozenset[str]

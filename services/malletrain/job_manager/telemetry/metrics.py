@@ -41,7 +41,7 @@ _COUNTS = {
 
 @dataclass(frozen=True)
 class ManagerSnapshot:
-    """What is told at a scrape.
+    """Values of the gauges at a scrape.
 
     Attributes:
         state: What JobManager knows.

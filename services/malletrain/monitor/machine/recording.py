@@ -21,7 +21,7 @@ from malletrain.runtime.kernel.recording import Moment, RecordedMachine, name_jo
 
 @dataclass(frozen=True)
 class Advanced:
-    """What a stimulus has come to.
+    """The result of one stimulus.
 
     Attributes:
         before: What had been counted of its jobs before it.
@@ -34,7 +34,7 @@ class Advanced:
 
 
 class RecordedMonitor(RecordedMachine[MonitorMachine, Stimulus, Advanced]):
-    """Monitor's machine."""
+    """How the flight recorder runs and checks Monitor's machine."""
 
     service = "monitor"
     file_prefix = "monitor-stimuli"

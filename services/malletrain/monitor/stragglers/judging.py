@@ -18,7 +18,7 @@ _FORGET_SECONDS = 900.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerTime:
-    """What a worker has told of its newest steps.
+    """What a worker has reported of its newest steps.
 
     Attributes:
         node: Its node, or its GPU in a member of a fleet.

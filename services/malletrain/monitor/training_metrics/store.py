@@ -92,7 +92,7 @@ _TABLES = (_JOBS, _ENDS, _POINTS)
 
 @dataclass(frozen=True)
 class LoggedBatch:
-    """What one reporter of a job has sent.
+    """Values that one reporter of a job has sent.
 
     Attributes:
         job_id: The job.

@@ -29,7 +29,7 @@ class Credential(Protocol):
 
 
 class FixedToken:
-    """A token that is what it is. Its `repr` does not show it."""
+    """A token that never changes. Its `repr` does not show it."""
 
     def __init__(self, token: str) -> None:
         self._token = token

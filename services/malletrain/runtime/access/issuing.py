@@ -26,7 +26,7 @@ _PURPOSES = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyU
 
 @dataclass(frozen=True)
 class Authority:
-    """A CA.
+    """The installation's CA, which signs certificates.
 
     Attributes:
         key: Signs certificates.

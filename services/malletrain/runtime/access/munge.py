@@ -40,7 +40,7 @@ class MungeError(MalleTrainError):
 
 @dataclass(frozen=True)
 class Munge:
-    """The commands of MUNGE.
+    """Makes and checks credentials by the commands of MUNGE.
 
     Attributes:
         munge: Path of `munge`.

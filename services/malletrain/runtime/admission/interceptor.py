@@ -32,7 +32,7 @@ _ALWAYS_ADMITTED = 16
 
 
 class CallKind(StrEnum):
-    """What a call takes part in."""
+    """The kinds of calls that are limited separately."""
 
     KNOWN = "known"
     """A call with a valid token."""
@@ -42,7 +42,7 @@ class CallKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """By whom calls are counted.
+    """The identity or the address by which calls are counted.
 
     Attributes:
         kind: Whether it has shown a token.
@@ -66,7 +66,7 @@ def known_caller(identity: Identity) -> Caller:
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """Calls under way at most.
+    """How many calls may be under way.
 
     Attributes:
         in_all: Of all known callers together.
@@ -140,7 +140,7 @@ class _Slots:
 
 
 class MessageReader:
-    """Takes the messages of calls."""
+    """Reads the messages of calls, each within a limit of time, and a few of each caller at once."""
 
     def __init__(self, seconds: float) -> None:
         """

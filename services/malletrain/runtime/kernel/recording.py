@@ -29,7 +29,7 @@ _FieldT = TypeVar("_FieldT")
 
 
 class Moment(NamedTuple):
-    """When a stimulus is handled.
+    """The time at which a stimulus is handled, by both clocks.
 
     Attributes:
         unix_seconds: Seconds since the epoch; such a clock may be set.
@@ -44,7 +44,7 @@ _ENTRY_FIELDS = (*Moment._fields, "type")
 
 
 class StoryLine(NamedTuple):
-    """Something that has happened to a job.
+    """A line of what has happened to a job.
 
     Attributes:
         unix_seconds: When, in seconds since the epoch.
@@ -185,7 +185,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class RecordingReplay:
-    """What a replay came to.
+    """The result of a replay.
 
     Attributes:
         failure: The failure; None if there was none.

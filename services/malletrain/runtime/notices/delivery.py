@@ -162,7 +162,7 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Webhook(NamedTuple):
-    """Where notices are posted.
+    """The address and the secrets of a webhook.
 
     Attributes:
         authorization: Value of the header Authorization; empty: none is sent.

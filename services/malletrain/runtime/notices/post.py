@@ -18,7 +18,7 @@ _PASSING = frozenset({408, 425, 429})
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would take the secrets elsewhere."""
+    """Follows no redirect: it would take the secrets elsewhere."""
 
     def redirect_request(self, *arguments: Any) -> None:
         """Do not follow it: its status is the answer."""

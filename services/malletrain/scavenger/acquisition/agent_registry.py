@@ -89,7 +89,7 @@ class _AgentStream:
 
 
 class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
-    """Serves agents, in one event loop."""
+    """Serves the agents that report from nodes, in one event loop."""
 
     def __init__(
         self,

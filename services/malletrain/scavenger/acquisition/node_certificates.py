@@ -20,7 +20,7 @@ _MILLISECONDS = 1000
 
 
 class NodeCertificates:
-    """Issues certificates by the installation's CA. Safe in any thread."""
+    """Issues certificates of nodes by the installation's CA. Safe in any thread."""
 
     def __init__(self, state_dir: Path, clock: Clock, lifespan_seconds: float, pending_seconds: float) -> None:
         """

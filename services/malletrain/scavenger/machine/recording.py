@@ -10,7 +10,7 @@ from malletrain.scavenger.machine.stimuli import Due, StaysRequested, Stimulus
 
 
 class RecordedScavenger(RecordedMachine[ScavengerMachine, Stimulus, Effects]):
-    """The Scavenger's machine."""
+    """How the flight recorder runs and checks the Scavenger's machine."""
 
     service = "scavenger"
     file_prefix = "scavenger-stimuli"

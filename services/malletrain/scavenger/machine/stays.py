@@ -161,7 +161,7 @@ class StayEstimator:
 
 @dataclass(frozen=True, slots=True)
 class StayingNode:
-    """An idle node.
+    """An idle node with the times from which its expected stay follows.
 
     Attributes:
         since: When its fragment began, in seconds since the epoch.

@@ -27,7 +27,7 @@ class NodeNoticeKind(StrEnum):
 
 
 class NodeNotice(NamedTuple):
-    """Something to tell of a node.
+    """One event of a node that receivers are told.
 
     Attributes:
         node: Its name.

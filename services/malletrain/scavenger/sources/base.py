@@ -41,7 +41,7 @@ class QueryStatus:
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderStatus:
-    """How the placeholders of a source fare.
+    """State of the placeholders of a source, for operators.
 
     Attributes:
         source: Name of the source, e.g. "slurm".

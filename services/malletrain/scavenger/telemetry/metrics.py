@@ -31,7 +31,7 @@ def ignore_time(step: str, seconds: float) -> None:
 
 @dataclass(frozen=True)
 class Gauges:
-    """Present values.
+    """Values of the gauges at a scrape.
 
     Attributes:
         source: How queries and placeholders fare.

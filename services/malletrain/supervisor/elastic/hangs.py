@@ -22,7 +22,7 @@ _BROKEN_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class ElasticHangs:
-    """The state. Times are monotonic seconds.
+    """Which workers show signs of a hang, and since when. Times are monotonic seconds.
 
     Attributes:
         stopped: Workers that a signal such as SIGSTOP has stopped.

@@ -32,7 +32,7 @@ class Formation:
 
 @dataclass(frozen=True)
 class Membership:
-    """The state.
+    """Which workers form a job's group, and which are to join or leave it.
 
     Attributes:
         min_hosts: Fewest hosts that a first group is formed of, unless fewer are commanded.

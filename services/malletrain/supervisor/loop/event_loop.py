@@ -521,7 +521,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class Keeping:
-    """The state. Times are monotonic seconds.
+    """Whether and how long the supervisor stays without hosts. Times are monotonic seconds.
 
     Attributes:
         keep: What the newest stop asks for; None: to end.

@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 class Rendezvous(Protocol):
-    """What the server asks and tells."""
+    """What the rendezvous server asks the group of workers, and tells it."""
 
     def place_of(self, slot: Slot) -> SlotInfo:
         """Wait for the rank of a worker that has come back."""

@@ -17,7 +17,7 @@ from malletrain.supervisor.workers.slot import Slot
 
 @dataclass(frozen=True)
 class GenerationState:
-    """The state.
+    """The present generation of a job, and what the next one waits for.
 
     Attributes:
         min_hosts: Fewest hosts that a generation begins with, unless fewer are commanded.

@@ -66,7 +66,7 @@ class NodeReservation:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What the scheduler says of the future.
+    """Main jobs and reservations that the scheduler has planned.
 
     Attributes:
         planned: Planned starts of pending jobs.

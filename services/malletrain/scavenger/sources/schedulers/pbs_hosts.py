@@ -47,7 +47,7 @@ USUAL_GPU_RESOURCES = GpuResources()
 
 @dataclass(frozen=True)
 class PbsHosts:
-    """What an answer says.
+    """The hosts in an answer of PBS.
 
     Attributes:
         vnodes: The vnodes of each host.
