@@ -270,7 +270,7 @@ class Allocator:
         plan, answer = effect.plan, effect.answer
         message = allocator_pb2.Plan(generation=plan.generation)
         describe(message, plan.planning.plan_input, plan.problem, plan.allocation, plan.decisions)
-        self._metrics.planned(plan.generation, plan.problem.whole, plan.allocation, answer.outcome)
+        self._metrics.note_plan(plan.generation, plan.problem.whole, plan.allocation, answer.outcome)
         json.dumps({entry.job_id: len(entry.nodes) for entry in plan.allocation.assignments})
         self.plans["in part" if answer.omissions else answer.outcome.value] += 1
         self._world.after(0.0, "allocator", "pack the plan", message.SerializeToString)

@@ -80,16 +80,16 @@ def one_event(tracer: Tracer) -> Callable[[], None]:
 
     def run() -> None:
         now = clock.time()
-        span = events.changed(event, "source", now)
+        span = events.begin_caused(event, "source", now)
         message = scavenger_pb2.WatchNodesResponse(left=(), trace_context=to_message(span.context))
         span.end()
         plans.note_event(message, now)
         with plans.plan("nodes joined: n2") as plan:
             with plan.step("refresh_stays"), plan.step("solve"):
-                plan.solved(problem, allocation)
+                plan.note_solution(problem, allocation)
             with plan.step("apply") as applying, doing(applying), changes.taking_plan(1) as taken:
                 taken((before.id,))
-            plan.answered(allocator_pb2.Plan(generation=1, applied=True))
+            plan.note_outcome(allocator_pb2.Plan(generation=1, applied=True))
         with changes.command(effect):
             context = to_message(present_context())
         if context is not None:
@@ -101,8 +101,8 @@ def one_event(tracer: Tracer) -> Callable[[], None]:
                 done=True,
                 steps=[supervisor_pb2.HostStep(host="n2", started=True, time=timestamp(now))],
             )
-            changes.reported(before.id, [report])
-        changes.changed((after,))
+            changes.note_reports(before.id, [report])
+        changes.note_changes((after,))
 
     return run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from benchmarks.soaking.checks import check, lives
 from benchmarks.soaking.fault_plan import SERVICES
 from benchmarks.soaking.observations import Observations
 from benchmarks.soaking.running import Soaked
-from malletrain.simulator.report.plots import Chart, as_source, lines
+from malletrain.simulator.report.plots import Chart, lines
 
 _MIB, _KIB = 2**20, 2**10
 _SHOWN = 20
@@ -260,4 +261,4 @@ def _plots(seen: Observations) -> list[tuple[str, str]]:
 
 
 def _source(chart: Chart) -> str:
-    return as_source(chart.png())
+    return "data:image/png;base64," + base64.b64encode(chart.png()).decode()

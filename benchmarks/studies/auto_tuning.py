@@ -171,12 +171,12 @@ class ScheduledForward:
 
     def _see(self, jobs: Sequence[RunningJob], counts: Sequence[int], now_s: float) -> None:
         for run, count in zip(jobs, counts, strict=True):
-            self._changes.see(run.job.id, count, now_s)
+            self._changes.note_scale(run.job.id, count, now_s)
 
     def _learn(self, now_s: float) -> None:
         while self._next is not None and self._next.time_s <= now_s:
             for node in self._next.left:
-                self._stays.ended(self._next.time_s - self._idle_since.pop(node))
+                self._stays.learn(self._next.time_s - self._idle_since.pop(node))
             self._idle_since.update(self._next.joined)
             self._next = next(self._events, None)
 

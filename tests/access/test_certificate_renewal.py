@@ -24,7 +24,7 @@ async def test_each_role_has_a_certificate_that_is_renewed_when_half_is_over(tmp
     published = (tmp_path / "ca.pem").read_bytes()
     manager.renew()
     assert [manager.path(role).read_bytes() for role in ("supervisor", "agent")] == first, "they are good"
-    keeping = asyncio.create_task(manager.keep())
+    keeping = asyncio.create_task(manager.keep_renewed())
     try:
         clock.advance(LIFESPAN * 10)
         await wait_until_async(lambda: manager.path("agent").read_bytes() != first[1], 10, "another certificate")
@@ -45,7 +45,7 @@ async def test_what_can_not_be_renewed_is_said_and_tried_again(tmp_path: Path) -
     key.write_bytes(b"no key")
     clock.advance(LIFESPAN * 10)
     with capture_logs() as logs:
-        keeping = asyncio.create_task(manager.keep())
+        keeping = asyncio.create_task(manager.keep_renewed())
         try:
             await wait_until_async(lambda: logs, 10, "the error")
             key.write_bytes(content)

@@ -20,14 +20,14 @@ EXPECTED = ForwardTime(120.0, ForwardPolicy.EXPECTED)
 def seen(*scales: tuple[float, str, int]) -> ChangeGaps:
     gaps = ChangeGaps()
     for now, job, nodes in scales:
-        gaps.see(job, nodes, now)
+        gaps.note_scale(job, nodes, now)
     return gaps
 
 
 def test_the_time_of_all_jobs_on_nodes_counts_and_a_start_is_no_change() -> None:
     gaps = seen((0.0, "a", 0), (10.0, "a", 2), (20.0, "b", 1))
     assert gaps.observed(50.0) == ObservedChanges(40.0 + 30.0, 80.0 + 30.0, 0.0)
-    gaps.see("a", 0, 60.0)
+    gaps.note_scale("a", 0, 60.0)
     found = gaps.observed(100.0)
     assert found.changed_nodes == 2.0
     assert found.job_seconds == pytest.approx((50.0 + 40.0) * (1 - 1 / 200) + 40.0)
@@ -47,7 +47,7 @@ def test_the_newest_changes_count_most() -> None:
     now = 0.0
     for gap in [10.0] * 1000 + [1000.0] * 1000:
         now += gap
-        gaps.see("a", 1 + int(now / gap) % 2, now)
+        gaps.note_scale("a", 1 + int(now / gap) % 2, now)
     found = gaps.observed(now)
     assert found.node_seconds / found.changed_nodes == pytest.approx(1000.0, rel=0.02)
 

@@ -68,7 +68,7 @@ def test_a_refused_plan_for_a_deadline_is_made_again() -> None:
     found.update_jobs([with_value("a", due_in(1000.0, submitted=0.0))])
     applied(trigger, found, 0.0)
     trigger.begin()
-    trigger.refused()
+    trigger.note_refused()
     assert trigger.wait_seconds(found, 500.0, 500.0) == 0.1
     assert trigger.reason(found, 500.1, 500.1) == "deadlines are nearer"
 

@@ -56,7 +56,7 @@ async def test_rows_that_cannot_be_stored_are_bounded_and_a_whole_set_follows(lo
 
     def tell(name: str, *, snapshot: bool = False) -> None:
         node = resources_pb2.Node(name=name)
-        recording.note(scavenger_pb2.WatchNodesResponse(joined=[node], snapshot=snapshot))
+        recording.record(scavenger_pb2.WatchNodesResponse(joined=[node], snapshot=snapshot))
 
     tell("n0", snapshot=True)
     for _ in range(MAX_UNSTORED):

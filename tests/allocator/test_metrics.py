@@ -23,9 +23,9 @@ async def test_plans_and_solves_count() -> None:
     service, metrics = ServiceMetrics(), AllocatorMetrics()
     metrics.register(service)
     allocation = solve(PROBLEM)
-    metrics.solved(allocation)
-    metrics.planned(7, PROBLEM, allocation, PlanOutcome.APPLIED)
-    metrics.planned(8, PROBLEM, allocation, PlanOutcome.REFUSED)
+    metrics.note_solution(allocation)
+    metrics.note_plan(7, PROBLEM, allocation, PlanOutcome.APPLIED)
+    metrics.note_plan(8, PROBLEM, allocation, PlanOutcome.REFUSED)
     found = await read(service)
     assert [found[f"{PREFIX}plans_total", outcome.value] for outcome in PlanOutcome] == [1, 1, 0]
     assert found[f"{PREFIX}plan_generation",] == 8
@@ -39,9 +39,9 @@ async def test_planned_rates_follow_the_curves_of_the_plan_in_force() -> None:
     service, metrics = ServiceMetrics(), AllocatorMetrics()
     metrics.register(service)
     given = (Assignment("j1", ("n1", "n2")), Assignment("j2", ()))
-    metrics.planned(1, PROBLEM, Allocation(1.0, "OPTIMAL", "dp", 0.1, given), PlanOutcome.APPLIED)
+    metrics.note_plan(1, PROBLEM, Allocation(1.0, "OPTIMAL", "dp", 0.1, given), PlanOutcome.APPLIED)
     assert planned(await read(service)) == {"j1": 17.0}
-    metrics.planned(2, PROBLEM, Allocation(1.0, "OPTIMAL", "dp", 0.1, ()), PlanOutcome.REFUSED)
+    metrics.note_plan(2, PROBLEM, Allocation(1.0, "OPTIMAL", "dp", 0.1, ()), PlanOutcome.REFUSED)
     assert planned(await read(service)) == {"j1": 17.0}
 
 
@@ -49,5 +49,5 @@ async def test_jobs_beyond_the_limit_count_as_one() -> None:
     service, metrics = ServiceMetrics(max_jobs=1), AllocatorMetrics()
     metrics.register(service)
     given = (Assignment("j1", ("n1",)), Assignment("j2", ("n2", "n3", "n4")))
-    metrics.planned(1, PROBLEM, Allocation(1.0, "OPTIMAL", "dp", 0.1, given), PlanOutcome.APPLIED)
+    metrics.note_plan(1, PROBLEM, Allocation(1.0, "OPTIMAL", "dp", 0.1, given), PlanOutcome.APPLIED)
     assert planned(await read(service)) == {"j2": 24.0, "other": 10.0}

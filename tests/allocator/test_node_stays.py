@@ -78,7 +78,7 @@ class Both:
     async def asked(self, scavenger: Running) -> scavenger_pb2.GetStaysResponse:
         request = scavenger_pb2.GetStaysRequest(known=self.stays.token)
         response = await scavenger.stub.GetStays(request, timeout=20)
-        self.stays.take(stays_from_proto(response), self.clock.time())
+        self.stays.take_report(stays_from_proto(response), self.clock.time())
         return response
 
     async def compare(self, scavenger: Running) -> scavenger_pb2.GetStaysResponse:
@@ -173,6 +173,6 @@ def test_between_reports_stays_follow_from_the_ages_by_the_scavengers_clock() ->
     )
     stays, names = NodeStays(), ("a", "unknown")
     assert stays.seconds(names, 0.0) == {}
-    stays.take(stays_from_proto(message), now=400.0)  # our clock is ten minutes late
+    stays.take_report(stays_from_proto(message), now=400.0)  # our clock is ten minutes late
     for now, seconds in ((400.0, 100 + 0.5 * 100), (460.0, 40 + 0.5 * 100), (4000.0, 100.0)):
         assert stays.seconds(names, now) == pytest.approx({"a": seconds})

@@ -30,7 +30,7 @@ def event(traced: Traced, spans: PlanSpans, now: float = 100.0) -> str:
 
 def plan(spans: PlanSpans, *, applied: bool = True) -> None:
     with spans.plan("because") as span:
-        span.answered(allocator_pb2.Plan(generation=1, applied=applied, refusal="" if applied else "stale"))
+        span.note_outcome(allocator_pb2.Plan(generation=1, applied=applied, refusal="" if applied else "stale"))
 
 
 def test_a_plan_is_part_of_its_first_event_and_linked_to_the_others(traced: Traced, spans: PlanSpans) -> None:
@@ -61,7 +61,7 @@ def test_an_event_that_comes_while_a_plan_is_made_is_for_the_next(traced: Traced
     event(traced, spans)
     with spans.plan("because") as span:
         late = event(traced, spans)
-        span.answered(allocator_pb2.Plan(applied=True))
+        span.note_outcome(allocator_pb2.Plan(applied=True))
     plan(spans)
     assert parent_of(traced.spans["allocator.plan"]) == late
 
@@ -89,7 +89,7 @@ def test_a_context_that_makes_no_sense_is_ignored(traced: Traced, spans: PlanSpa
 
 def test_the_solution_is_described_by_figures(traced: Traced, spans: PlanSpans) -> None:
     with spans.plan("because") as span:
-        span.solved(AllocationProblem(("a", "b"), 120.0, ()), Allocation(7.5, "OPTIMAL", "dp", 0.25, ()))
+        span.note_solution(AllocationProblem(("a", "b"), 120.0, ()), Allocation(7.5, "OPTIMAL", "dp", 0.25, ()))
     found = attributes_without_prefix(traced.spans["allocator.plan"])
     assert found == {
         "trigger": "because",

@@ -17,7 +17,7 @@ from tests.support.builders import cached_job
 
 def applied(trigger: PlanTrigger, found: ClusterCache, now: float) -> None:
     trigger.begin()
-    trigger.applied(found.plan_input(now), now)
+    trigger.note_applied(found.plan_input(now), now)
 
 
 def test_what_differs_from_the_last_plan_is_told() -> None:
@@ -42,13 +42,13 @@ def test_a_node_that_was_away_for_a_moment_is_given_again() -> None:
         for _ in range(refusals):
             assert trigger.reason(found, 1.0, 1.0) == "nodes came back: n2"
             trigger.begin()
-            trigger.refused()
+            trigger.note_refused()
         assert trigger.reason(found, 1.0, 1.0) == "nodes came back: n2"
         applied(trigger, found, 1.0)
         assert trigger.reason(found, 1.0, 1.0) == ""
     trigger.begin()
     trigger.note_left(["n2"])
-    trigger.applied(found.plan_input(1.0), 1.0)
+    trigger.note_applied(found.plan_input(1.0), 1.0)
     assert trigger.reason(found, 1.0, 1.0) == "nodes came back: n2", "it left while the plan was made"
 
 
@@ -58,10 +58,10 @@ def test_a_plan_for_a_changed_weight_that_was_not_applied_is_made_again() -> Non
     trigger.note_weights()
     assert trigger.reason(found, 100.0, 100.0) == "weights changed"
     trigger.begin()
-    trigger.refused()
+    trigger.note_refused()
     assert trigger.reason(found, 101.0, 101.0) == "weights changed", "JobManager could not be reached"
     trigger.begin()
-    trigger.applied(found.plan_input(102.0), 102.0, in_part=True)
+    trigger.note_applied(found.plan_input(102.0), 102.0, in_part=True)
     assert trigger.reason(found, 103.0, 103.0) == ""
     assert trigger.wait_seconds(found, 103.0, 103.0) == 59.0, "one that was applied in part counts as a plan"
     assert trigger.reason(found, 162.0, 162.0) == "weights changed"
@@ -136,7 +136,7 @@ def test_a_refused_plan_is_made_again_after_pauses_that_double() -> None:
     for _ in range(7):
         assert trigger.reason(found, 0.0, 0.0)
         trigger.begin()
-        trigger.refused()
+        trigger.note_refused()
         waits.append(trigger.wait_seconds(found, 0.0, 0.0))
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
     applied(trigger, found, 0.0)
@@ -164,7 +164,7 @@ def test_a_refused_plan_that_is_no_longer_due_is_not_made_again() -> None:
     applied(trigger, found, 0.0)
     found.update_nodes([node("n4")])
     trigger.begin()
-    trigger.refused()
+    trigger.note_refused()
     found.update_nodes([], ["n4"])
     assert trigger.reason(found, 0.0, 0.0) == ""
     assert trigger.wait_seconds(found, 0.0, 0.0) is None
@@ -175,7 +175,7 @@ def test_a_plan_that_was_applied_in_part_is_followed_by_another() -> None:
     applied(trigger, found, 0.0)
     found.update_nodes([node("n4")])
     trigger.begin()
-    trigger.applied(found.plan_input(1.0), 1.0, in_part=True)
+    trigger.note_applied(found.plan_input(1.0), 1.0, in_part=True)
     assert trigger.wait_seconds(found, 1.0, 1.0) == 0.1
     assert trigger.reason(found, 1.1, 1.1) == "nodes joined: n4"
     applied(trigger, found, 1.2)

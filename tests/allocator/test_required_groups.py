@@ -25,7 +25,7 @@ from malletrain.allocator.problem.objective import scale_values
 from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, plan_problem
 from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
-from malletrain.allocator.solvers.group_choice import settled
+from malletrain.allocator.solvers.group_choice import settle_groups
 from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.allocator.solvers.solving import solve
 from malletrain.allocator.wire.messages import allocation_to_proto, job_from_proto, problem_from_proto, problem_to_proto
@@ -71,7 +71,7 @@ def test_without_an_answer_in_time_there_is_a_plan_all_the_same(problem: Allocat
 def test_what_is_settled_can_be_placed(problem: AllocationProblem, data: st.DataObject) -> None:
     counts = [data.draw(st.integers(0, len(problem.nodes))) for _ in problem.jobs]
     # A solver asks for no more nodes than the pool has.
-    if sum(counts) <= problem.capacity and settled(GroupTable.of(problem), counts) is not None:
+    if sum(counts) <= problem.capacity and settle_groups(GroupTable.of(problem), counts) is not None:
         assert has_nodes(problem, counts)
 
 

@@ -65,6 +65,6 @@ def test_the_scavenger_tells_each_time_which_nodes_are_slow(told: list[str]) -> 
         nodes=[scavenger_pb2.StayingNode(name=name) for name in ("n0", "n1")],
         slow_nodes=["n0"],
     )
-    stays.take(stays_from_proto(first), 0.0)
-    stays.take(stays_from_proto(scavenger_pb2.GetStaysResponse(token="2", slow_nodes=told)), 0.0)
+    stays.take_report(stays_from_proto(first), 0.0)
+    stays.take_report(stays_from_proto(scavenger_pb2.GetStaysResponse(token="2", slow_nodes=told)), 0.0)
     assert [node.name for node in stays.changed(stays.seconds(("n0", "n1"), 0.0)) if node.slow] == told

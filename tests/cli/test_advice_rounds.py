@@ -40,7 +40,7 @@ class FakeSlurm:
         self._silent = silent
         self._lowest = lowest
 
-    async def __call__(self, argv: Sequence[str], timeout_seconds: float, given: Input = NO_INPUT) -> str:
+    async def __call__(self, argv: Sequence[str], timeout_seconds: float, command_input: Input = NO_INPUT) -> str:
         if argv[0] == SECTION.scontrol:
             job, nice = (word.partition("=")[2] for word in argv[2:])
             self.nice[job] = int(nice)

@@ -33,7 +33,7 @@ def test_a_record_knows_what_stands_also_after_a_crash(tmp_path: Path) -> None:
     with open_record(path, ManualClock(2.0)) as record:
         record.outcome("2", took=True, values={"nice": -103})
         record.change(BACK, [])
-        record.outcome("2", took=False, values={}, said="permission denied")
+        record.outcome("2", took=False, values={}, refusal="permission denied")
         record.round([("1", AT)])
         found = record.read()
         assert found.standing == {"2": StandingChange("2", AT, 0, -103)}
@@ -167,7 +167,7 @@ def test_a_long_record_keeps_what_still_counts(tmp_path: Path) -> None:
     now["600"] = JobPriority("600", "PD", 900, 0, "2026-11-29T10:00:00")  # the number of another one, that is gone
     with open_record(path, ManualClock(2.0)) as record:
         was_long = record.is_long
-        record.shorten(now)
+        record.drop_ended(now)
         assert (was_long, record.is_long) == (True, False)
         assert path.stat().st_size < 1000
         found = record.read()
@@ -176,7 +176,7 @@ def test_a_long_record_keeps_what_still_counts(tmp_path: Path) -> None:
         with pytest.raises(PreconditionError, match="another"), open_record(path, ManualClock()):
             pass
         record.round([("500", AT)])
-        record.shorten(now)
+        record.drop_ended(now)
     assert path.stat().st_mode & 0o777 == 0o600
     with open_record(path, ManualClock(3.0)) as record:
         assert record.read().passes[("500", AT)] == 41
@@ -198,7 +198,7 @@ def test_a_record_that_can_not_be_replaced_is_as_it_was(tmp_path: Path, monkeypa
         with monkeypatch.context() as patched:
             patched.setattr(os, "link", link)
             with pytest.raises(OSError, match="not permitted"):
-                record.shorten({})
+                record.drop_ended({})
         assert path.read_bytes() == whole
         record.round([("1", AT)])
         assert path.read_bytes().startswith(whole)

@@ -13,12 +13,12 @@ from malletrain.cli.main import application
 from malletrain.cli.operate.doctor_checks import (
     CommandResult,
     Finding,
-    ask,
     examine_queries,
     judge_end,
     judge_reach,
     other_machines,
     programs,
+    run_query,
 )
 from malletrain.cli.operate.doctor_pbs import (
     PbsReport,
@@ -461,7 +461,7 @@ def test_a_qstat_whose_json_can_not_be_read_is_called_that(tmp_path: Path) -> No
 def test_what_is_not_installed_is_said(tmp_path: Path) -> None:
     missing = str(tmp_path / "sinfo")
     assert not programs([missing], "scavenger.slurm.sinfo").ok
-    assert not ask([missing]).ok
+    assert not run_query([missing]).ok
     environment = {"MALLETRAIN_SCAVENGER__SLURM__SCONTROL": missing, "MALLETRAIN_SCAVENGER__SLURM__SINFO": missing}
     done = CliRunner().invoke(application(), ["doctor", "--source", "slurm", "--json"], env=environment)
     assert done.exit_code == 1

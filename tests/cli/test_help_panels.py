@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated
 
 import pytest
@@ -9,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from malletrain.cli.main import application
-from malletrain.cli.shared.help_panels import help_panels, option_names
+from malletrain.cli.shared.help_panels import help_panels
 from malletrain.cli.simulate.replay import replay
 
 SHARED = typer.Option(help="Shared.")
@@ -31,7 +32,6 @@ def test_groups_belong_to_one_verb(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "─ Grouped ─" in CliRunner().invoke(app, ["first", "--help"]).stdout
     assert "─ Grouped ─" not in CliRunner().invoke(app, ["second", "--help"]).stdout
     assert CliRunner().invoke(app, ["first", "--a", "3", "--b", "x"]).stdout == "3x\n"
-    assert option_names(first) == {"a", "b"}
     with pytest.raises(KeyError):
         help_panels({"Grouped": ("c",)})(second)
 
@@ -43,7 +43,8 @@ def test_long_helps_have_groups_and_name_every_option(verb: str, columns: str, m
     shown = CliRunner().invoke(application(verb), [verb, "--help"]).stdout
     assert shown.count("╭─") >= 5
     if verb == "replay":
-        assert all(f"--{name.replace('_', '-')}" in shown for name in option_names(replay) - {"as_json"})
+        options = inspect.signature(replay).parameters.keys() - {"as_json"}
+        assert all(f"--{name.replace('_', '-')}" in shown for name in options)
 
 
 def test_names_in_brackets_are_no_markup() -> None:

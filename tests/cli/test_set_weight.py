@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from malletrain.cli.jobs.changing import updated
+from malletrain.cli.jobs.changing import update_in_turn
 from malletrain.v1 import job_manager_pb2 as pb
 from malletrain.v1 import resources_pb2
 
@@ -50,7 +50,7 @@ def requests(count: int) -> list[pb.UpdateJobRequest]:
 
 def test_all_jobs_of_a_large_array_are_changed() -> None:
     bucket = Bucket(200)
-    changed = list(updated(bucket.update, requests(1000), bucket.told.append, bucket.pause))
+    changed = list(update_in_turn(bucket.update, requests(1000), bucket.told.append, bucket.pause))
     assert [job.id for job in changed] == [request.job_id for request in requests(1000)]
     assert bucket.told == ["waiting, and going on then: ada changes jobs too often"]
     assert bucket.paused < 3 * 2 * 800
@@ -59,12 +59,12 @@ def test_all_jobs_of_a_large_array_are_changed() -> None:
 def test_a_refusal_that_does_not_pass_ends_it_after_a_minute() -> None:
     bucket = Bucket(-1000)
     with pytest.raises(RefusedError):
-        list(updated(bucket.update, requests(1), bucket.told.append, bucket.pause))
+        list(update_in_turn(bucket.update, requests(1), bucket.told.append, bucket.pause))
     assert 50 < bucket.paused < 70
 
 
 def test_other_errors_are_raised_at_once() -> None:
     bucket = Bucket(0, grpc.StatusCode.PERMISSION_DENIED)
     with pytest.raises(RefusedError):
-        list(updated(bucket.update, requests(1), bucket.told.append, bucket.pause))
+        list(update_in_turn(bucket.update, requests(1), bucket.told.append, bucket.pause))
     assert bucket.paused == 0

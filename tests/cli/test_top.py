@@ -7,12 +7,12 @@ import io
 import pytest
 from rich.console import Console
 
-from malletrain.cli.top.command import parsed
-from malletrain.cli.top.screen import Event, SortBy, View, events_between, pressed, rows_of, screen, service_events
+from malletrain.cli.top.command import parse_keys
+from malletrain.cli.top.screen import Event, SortBy, View, events_between, rows_of, screen, service_events, view_after
 from malletrain.observer.facts import NodeFact, PlanFact
 from malletrain.observer.history import History
 from malletrain.observer.job_facts import CurveFact, JobFact, PointFact, ProgressFact
-from malletrain.observer.updates import jobs_changed, nodes_changed, planned
+from malletrain.observer.updates import jobs_changed, nodes_changed, plan_known
 from tests.support.builders import job_fact
 
 START = 1_000_000_000.0
@@ -80,9 +80,9 @@ def test_keys_choose_open_sort_and_end() -> None:
         ("x", View(SortBy.PROGRESS, selected="j1")),
         ("q", View(SortBy.PROGRESS, selected="j1", over=True)),
     ]:
-        view = pressed(view, key, listed)
+        view = view_after(view, key, listed)
         assert view == expected, key
-    assert pressed(View(selected="gone"), "enter", []) == View(), "there is nothing to open"
+    assert view_after(View(selected="gone"), "enter", []) == View(), "there is nothing to open"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_keys_choose_open_sort_and_end() -> None:
     ],
 )
 def test_keys_of_a_terminal(data: bytes, keys: list[str]) -> None:
-    assert parsed(data) == keys
+    assert parse_keys(data) == keys
 
 
 def test_the_screen_fits_and_keeps_the_chosen_job_in_it() -> None:
@@ -132,10 +132,10 @@ def test_names_of_jobs_do_not_steer_the_terminal() -> None:
 
 
 def test_what_has_happened_between_two_histories() -> None:
-    before = planned(history(job(1), job(2)), PlanFact(1))
+    before = plan_known(history(job(1), job(2)), PlanFact(1))
     after = nodes_changed(before, [NodeFact("n4", START)], ["n1"], START)
     changed = [job(2, state="WAITING", reason="no nodes"), job(1, confirmed=frozenset({"n1", "n2"})), job(3)]
-    after = planned(
+    after = plan_known(
         jobs_changed(after, changed, START), PlanFact(2, trigger="nodes joined", applied=False, refusal="old")
     )
     assert [event.text for event in events_between(before, after, START)] == [

@@ -26,8 +26,8 @@ from tests.support.waiting import wait_until, wait_until_async
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 
 
-async def run(*words: str, given: bytes | None = None) -> tuple[int, bytes, bytes]:
-    command = await start_command(words, ENVIRONMENT, given=given)
+async def run(*words: str, stdin: bytes | None = None) -> tuple[int, bytes, bytes]:
+    command = await start_command(words, ENVIRONMENT, stdin=stdin)
     try:
         output, errors = await command.communicate()
         return await command.wait(), output, errors
@@ -36,7 +36,7 @@ async def run(*words: str, given: bytes | None = None) -> tuple[int, bytes, byte
 
 
 async def test_a_command_gets_what_it_is_given_and_nothing_else() -> None:
-    assert await run("sh", "-c", "cat; echo said >&2; exit 3", given=b"x" * 200_000) == (3, b"x" * 200_000, b"said\n")
+    assert await run("sh", "-c", "cat; echo said >&2; exit 3", stdin=b"x" * 200_000) == (3, b"x" * 200_000, b"said\n")
     assert await run("cat") == (0, b"", b"")
     assert await run("sh", "-c", "kill -9 $$") == (-signal.SIGKILL, b"", b"")
     pipe = os.pipe()

@@ -143,7 +143,7 @@ def test_a_replay_is_kept_for_whoever_asks_the_same() -> None:
         running = found.running
         assert running is not None
         await ended(found)
-        assert found.found(what_if) == FACT
+        assert found.result_of(what_if) == FACT
         assert found.failure(what_if) == ""
         version = found.version
         found.start(what_if, "eve")
@@ -168,7 +168,7 @@ def test_one_replay_runs_at_a_time_and_can_be_cancelled() -> None:
         found.cancel()
         await ended(found)
         assert found.failure(first) == "it was cancelled"
-        assert found.found(first) is None
+        assert found.result_of(first) is None
         assert found.failure(second) == ""
 
     run(WAITS, use)

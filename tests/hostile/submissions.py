@@ -57,9 +57,9 @@ class NotingPrograms:
         path.write_text(script)
         path.chmod(0o755)
 
-    async def run(self, argv: Sequence[str], timeout_seconds: float, given: Input = NO_INPUT) -> str:
+    async def run(self, argv: Sequence[str], timeout_seconds: float, command_input: Input = NO_INPUT) -> str:
         """The real way to run a program, with one of these."""
-        return await run_command([str(self.folder / argv[0]), *argv[1:]], timeout_seconds, given)
+        return await run_command([str(self.folder / argv[0]), *argv[1:]], timeout_seconds, command_input)
 
     @property
     def submissions(self) -> list[Submission]:

@@ -55,7 +55,7 @@ async def test_what_has_no_line_is_counted() -> None:
     reported: dict[RefusalKind, int] = {}
     refusals = Refusals(reported.__setitem__)
     kind = RefusalKind("ipv4:127.0.0.1", "/x/Y", "no token")
-    lines = sum(refusals.note(kind) for _ in range(1000))
+    lines = sum(refusals.count_refusal(kind) for _ in range(1000))
     refusals.end()
     assert lines + reported[kind] == 1000
 
@@ -63,7 +63,7 @@ async def test_what_has_no_line_is_counted() -> None:
 async def test_names_that_callers_choose_do_not_make_kinds_without_end() -> None:
     reported: dict[RefusalKind, int] = {}
     refusals = Refusals(reported.__setitem__)
-    lines = sum(refusals.note(RefusalKind(f"user {number}", "/x/Y", "")) for number in range(5000))
+    lines = sum(refusals.count_refusal(RefusalKind(f"user {number}", "/x/Y", "")) for number in range(5000))
     refusals.end()
     assert lines < 300
     assert lines + reported[OTHERS] == 5000
@@ -78,7 +78,7 @@ async def test_an_interval_ends_by_itself() -> None:
 
     refusals = Refusals(report, seconds=0.01)
     for _ in range(100):
-        refusals.note(RefusalKind("x", "/x/Y", ""))
+        refusals.count_refusal(RefusalKind("x", "/x/Y", ""))
     async with asyncio.timeout(10):
         await reported.wait()
 

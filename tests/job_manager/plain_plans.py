@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from malletrain.job_manager.machine.job_table import Claims
-from malletrain.job_manager.machine.plans import _lost_nodes, _objection, _reduced, _unusable_nodes
+from malletrain.job_manager.machine.plans import _lost_nodes, _objection, _reduce, _unusable_nodes
 from malletrain.job_manager.machine.state import ManagerPolicy, ManagerState, Omission
 from malletrain.job_manager.machine.stimuli import PlanReceived
 from malletrain.job_manager.machine.transaction import Transaction
@@ -31,7 +31,7 @@ def plain_outcome(
         for job_id, nodes in before.items():
             job = transaction.jobs[job_id]
             lost = _lost_nodes(transaction, job, nodes, unusable, owners)
-            fitting = _reduced(job, nodes, lost) if lost else nodes
+            fitting = _reduce(job, nodes, lost) if lost else nodes
             if fitting is None:
                 del parts[job_id]
                 left_out = tuple(node for node in nodes if node not in job.wanted)

@@ -34,7 +34,7 @@ class TracedMachine(MachineHarness):
 
     def __call__(self, stimulus: Stimulus) -> TransactionResult:
         result = super().__call__(stimulus)
-        self.spans.changed(result.changed)
+        self.spans.note_changes(result.changed)
         return result
 
     def take(self, **assignments: str) -> str:
@@ -58,7 +58,7 @@ class TracedMachine(MachineHarness):
             end_time=timestamp(time.time()),
             **fields,
         )
-        self.spans.reported(JOB, [report, report])
+        self.spans.note_reports(JOB, [report, report])
 
 
 @pytest.fixture
@@ -159,8 +159,8 @@ def test_reports_of_commands_that_nobody_gave_are_ignored(machine: TracedMachine
     machine.take(j1="a b")
     assert command(machine, StartSupervisor(JOB, 1)) is not None
     machine.report(machine.traced.context(), done=True)
-    machine.spans.reported(JOB, [supervisor_pb2.CommandReport()] * 10_000)
-    machine.spans.reported("j000099", [supervisor_pb2.CommandReport()])
+    machine.spans.note_reports(JOB, [supervisor_pb2.CommandReport()] * 10_000)
+    machine.spans.note_reports("j000099", [supervisor_pb2.CommandReport()])
     assert machine.traced.count("supervisor.set_hosts") == 0
 
 

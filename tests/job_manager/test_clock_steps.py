@@ -28,11 +28,11 @@ def test_only_a_step_is_noticed_and_only_once() -> None:
     clock = SetClock()
     steps = ClockSteps(clock)
     clock.passed += HOUR
-    assert steps.take() == 0.0
+    assert steps.take_step() == 0.0
     clock.offset -= HOUR
     clock.passed += 5.0
-    assert steps.take() == pytest.approx(-HOUR)
-    assert steps.take() == 0.0
+    assert steps.take_step() == pytest.approx(-HOUR)
+    assert steps.take_step() == 0.0
 
 
 def test_small_steps_add_up() -> None:
@@ -41,7 +41,7 @@ def test_small_steps_add_up() -> None:
     found = []
     for _ in range(10):
         clock.offset += 0.25
-        found.append(steps.take())
+        found.append(steps.take_step())
     assert sum(found) == pytest.approx(2.0)
     assert found[:3] == [0.0] * 3
 

@@ -20,8 +20,8 @@ def training(number: int, owner: str, program: str, nodes: str = "", since: floa
 
 def accuse(evidence: NodeEvidence, found: Job, node: str, now: float = NOW, *, well_on: str = "b") -> Suspicion | None:
     """A job has trained well on some nodes, and fails then on a node."""
-    evidence.see(replace(found, confirmed=tuple(well_on)), now)
-    evidence.failed(replace(found, held=(node,)), node, now)
+    evidence.note_success(replace(found, confirmed=tuple(well_on)), now)
+    evidence.note_failure(replace(found, held=(node,)), node, now)
     return evidence.suspicion(node, [], now)
 
 
@@ -67,8 +67,8 @@ def test_a_job_that_fails_elsewhere_too_or_has_trained_nowhere_accuses_nobody() 
 def test_a_node_on_which_another_job_trains_well_is_never_suspected() -> None:
     evidence = NodeEvidence()
     assert accuse(evidence, training(1, "ada", "one"), "a") is None
-    evidence.failed(replace(training(2, "bob", "two"), held=("a",)), "a", NOW)
-    evidence.see(replace(training(2, "bob", "two"), confirmed=("b",)), NOW)
+    evidence.note_failure(replace(training(2, "bob", "two"), held=("a",)), "a", NOW)
+    evidence.note_success(replace(training(2, "bob", "two"), confirmed=("b",)), NOW)
     assert evidence.suspicion("a", [training(9, "eve", "nine", "a")], NOW) is None
     assert evidence.suspicion("a", [], NOW + 1) is None, "it trained well after these failures"
 
@@ -77,8 +77,8 @@ def test_old_failures_and_nodes_of_others_do_not_count() -> None:
     evidence = NodeEvidence()
     assert accuse(evidence, training(1, "ada", "one"), "a") is None
     assert accuse(evidence, training(2, "bob", "two"), "a", NOW + 3700) is None
-    evidence.failed(training(3, "cy", "three", "b"), "a", NOW + 3700)  # it does not hold that node
-    evidence.see(training(3, "cy", "three", "b"), NOW + 3700)
+    evidence.note_failure(training(3, "cy", "three", "b"), "a", NOW + 3700)  # it does not hold that node
+    evidence.note_success(training(3, "cy", "three", "b"), NOW + 3700)
     assert evidence.suspicion("a", [], NOW + 3700) is None
 
 

@@ -19,8 +19,8 @@ def test_of_several_changes_a_watcher_without_progress_is_told_of_jobs_that_have
         assert merged.generation == 3
         assert set(merged.jobs) == {"a", "b", "c"}
         assert merged.progressed == {"a"}
-        assert len(merged.told(without_progress=True)) == 2
-        assert len(merged.told(without_progress=False)) == 3
+        assert len(merged.for_watcher(without_progress=True)) == 2
+        assert len(merged.for_watcher(without_progress=False)) == 3
 
 
 def test_samples_alone_stay_samples() -> None:
@@ -28,4 +28,4 @@ def test_samples_alone_stay_samples() -> None:
         JobsChanged(_jobs("a", "b"), progressed=frozenset(("a", "b")))
     )
     assert merged.progressed == {"a", "b"}
-    assert not merged.told(without_progress=True)
+    assert not merged.for_watcher(without_progress=True)

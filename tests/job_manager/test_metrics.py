@@ -24,7 +24,7 @@ class Measured:
         self._clock = ManualClock(self.machine.now)
         metrics = JobManagerMetrics(self._clock)
         metrics.register(self.service, lambda: self.machine.state)
-        self.machine.observe = lambda stimulus, before, result: metrics.applied(stimulus, before, result, 0.002)
+        self.machine.observe = lambda stimulus, before, result: metrics.note_applied(stimulus, before, result, 0.002)
 
     def pass_time(self, seconds: float) -> None:
         self.machine.now += seconds

@@ -28,7 +28,7 @@ def taken_at(bucket: TokenBucket, times: Sequence[float]) -> list[float]:
     found = []
     for time in times:
         bucket = bucket.at(time)
-        after = bucket.take()
+        after = bucket.without_tokens()
         if after is not None:
             found.append(time)
             bucket = after
@@ -56,19 +56,19 @@ def test_who_waits_as_long_as_told_gets_a_token(steps: list[float], per_second: 
     for time in sums(steps):
         bucket = bucket.at(time)
         assert 0 <= bucket.tokens <= capacity
-        if bucket.take() is None:
+        if bucket.without_tokens() is None:
             assert bucket.wait_seconds() > 0
             bucket = bucket.at(bucket.time + bucket.wait_seconds() + 1e-6)
-        after = bucket.take()
+        after = bucket.without_tokens()
         assert after is not None
         bucket = after
 
 
 def test_a_clock_that_goes_back_gives_nothing() -> None:
-    bucket = TokenBucket.full(1.0, 1.0, 100.0).take()
+    bucket = TokenBucket.full(1.0, 1.0, 100.0).without_tokens()
     assert bucket is not None
     assert bucket.at(0.0) == bucket
-    assert bucket.at(0.0).at(100.5).take() is None
+    assert bucket.at(0.0).at(100.5).without_tokens() is None
 
 
 def test_each_owner_has_a_burst_of_four_seconds_and_then_the_rate() -> None:
@@ -128,11 +128,11 @@ def test_owners_who_have_long_not_submitted_are_forgotten(monkeypatch: pytest.Mo
     buckets = OwnerBuckets(1.0, 4.0, clock)
     for name in ("ada", "bob"):
         for _ in range(4):
-            assert buckets.take(name) == 0
+            assert buckets.take_tokens(name) == 0
     clock.advance(2.0)
-    assert buckets.take("eve") == 0
+    assert buckets.take_tokens("eve") == 0
     clock.advance(2.0)
-    assert buckets.take("eve") == 0
+    assert buckets.take_tokens("eve") == 0
     assert buckets.owners == {"eve"}
 
 

@@ -158,7 +158,7 @@ def test_scale_is_in_nodes() -> None:
 def test_ledger_is_bounded_and_keeps_the_newest() -> None:
     sequences = ReporterSequences()
     for number in range(2 * REPORTERS_KEPT):
-        sequences.take(ReportedBatch("j1", f"r{number}", 1, RecordColumns.of([ProgressRecord(1.0, 1, 1, 1)]), 1))
+        sequences.take_batch(ReportedBatch("j1", f"r{number}", 1, RecordColumns.of([ProgressRecord(1.0, 1, 1, 1)]), 1))
     assert len(sequences.states()) == REPORTERS_KEPT
     assert sequences.is_newest(f"r{2 * REPORTERS_KEPT - 1}")
     assert sequences.sequence("r0") == 0
@@ -168,8 +168,8 @@ def test_when_a_reporter_first_reported_is_known_if_its_first_record_is() -> Non
     sequences = ReporterSequences()
     records = RecordColumns.of([ProgressRecord(time, 1, NO_POSITION, 1) for time in (50.0, 51.0)])
     for first in (1, 3):
-        sequences.take(ReportedBatch("j", "seen", first, records, 1))
-    sequences.take(ReportedBatch("j", "missed", 2, records, 1))
+        sequences.take_batch(ReportedBatch("j", "seen", first, records, 1))
+    sequences.take_batch(ReportedBatch("j", "missed", 2, records, 1))
     assert {name: state.first_unix_seconds for name, state in sequences.states().items()} == {"seen": 50.0, "missed": 0}
 
 

@@ -37,7 +37,7 @@ def place(job_id: str, owner: str, nodes: tuple[str, ...] = NODES) -> JobPlace:
 
 def tell(book: StragglerBook, job_id: str, own_ms: Mapping[int, float], often: int = 3, now: float = 0.0) -> None:
     for number in range(often):
-        book.take(job_id, times(own_ms), now + 10.0 * number)
+        book.take_times(job_id, times(own_ms), now + 10.0 * number)
 
 
 def test_each_worker_is_compared_with_the_median_of_all_others() -> None:
@@ -65,12 +65,12 @@ def test_a_worker_is_slow_after_three_messages_in_a_row_and_well_again_after_thr
     book = book_of(place("j1", "ada"))
     tell(book, "j1", THIRD_SLOW, often=2)
     assert book.slow_workers("j1") == []
-    (change,) = book.take("j1", times(THIRD_SLOW), 20.0)
+    (change,) = book.take_times("j1", times(THIRD_SLOW), 20.0)
     assert (change.slow, change.worker.rank, change.worker.node) == (True, 2, "n2")
     assert change.worker.share == pytest.approx(30.0 / 10.2 - 1)
     tell(book, "j1", EVEN, often=2)
     assert [worker.rank for worker in book.slow_workers("j1")] == [2], "not yet sure"
-    (change,) = book.take("j1", times(EVEN), 60.0)
+    (change,) = book.take_times("j1", times(EVEN), 60.0)
     assert (change.slow, change.worker.rank, book.slow_workers("j1")) == (False, 2, [])
 
 
@@ -85,15 +85,15 @@ def test_one_slow_message_among_others_says_nothing() -> None:
 def test_of_two_workers_nobody_says_which_is_slow() -> None:
     book = book_of(place("j1", "ada", NODES[:2]))
     tell(book, "j1", {0: 10.0, 1: 100.0}, often=9)
-    assert (book.slow_workers("j1"), book.measured("j1", 90.0)) == ([], 2)
+    assert (book.slow_workers("j1"), book.count_measured("j1", 90.0)) == ([], 2)
 
 
 def test_workers_on_other_nodes_than_the_jobs_and_those_of_unknown_jobs_are_left_out() -> None:
     book = book_of(place("j1", "ada", NODES[:3]))
     for _ in range(4):
-        assert book.take("j2", times(THIRD_SLOW), 0.0) == []
-        book.take("j1", times({0: 10.0, 1: 10.0, 3: 500.0}), 0.0)
-    assert (book.slow_workers("j1"), book.slow_nodes(0.0), book.measured("j1", 0.0)) == ([], [], 2)
+        assert book.take_times("j2", times(THIRD_SLOW), 0.0) == []
+        book.take_times("j1", times({0: 10.0, 1: 10.0, 3: 500.0}), 0.0)
+    assert (book.slow_workers("j1"), book.slow_nodes(0.0), book.count_measured("j1", 0.0)) == ([], [], 2)
 
 
 def test_a_node_is_called_slow_by_each_owner_once() -> None:
@@ -126,7 +126,7 @@ def test_gpus_of_members_of_fleets_count_for_their_nodes() -> None:
     gpus = ("n0#0", "n0#1", "n1#0", "n1#1")
     book = book_of(place("j1", "ada", gpus))
     for _ in range(3):
-        book.take("j1", times(THIRD_SLOW, nodes=gpus), 0.0)
+        book.take_times("j1", times(THIRD_SLOW, nodes=gpus), 0.0)
     assert book.slow_nodes(0.0) == [SlowNode("n1", pytest.approx(30.0 / 10.2 - 1), 1, "j1")]
 
 
@@ -138,7 +138,7 @@ def test_at_another_scale_and_after_its_end_a_job_says_nothing_of_its_workers() 
     book.place([place("j1", "ada", NODES[:3])], all_jobs=False)
     assert (book.slow_workers("j1"), book.all_slow_workers()) == ([], 1)
     book.place([], all_jobs=True)
-    assert (book.slow_workers("j2"), book.measured("j2", 0.0)) == ([], 0)
+    assert (book.slow_workers("j2"), book.count_measured("j2", 0.0)) == ([], 0)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ async def test_runs_by_state_and_those_that_complete() -> None:
     before = runs(a=ProfileRunState.MEASURING, b=ProfileRunState.QUEUED)
     after = runs(a=ProfileRunState.DONE, b=ProfileRunState.CLIMBING)
     metrics.register(service, lambda: ProfilerSnapshot.of((), after))
-    metrics.advanced(before, after)
-    metrics.advanced(after, after)
+    metrics.note_step(before, after)
+    metrics.note_step(after, after)
     found = await read(service)
     assert found[f"{PREFIX}runs_completed_total",] == 1
     assert {key[1]: value for key, value in found.items() if key[0] == f"{PREFIX}runs"} == {

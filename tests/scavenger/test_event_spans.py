@@ -33,7 +33,7 @@ def begins(traced: Traced, name: str) -> float:
 
 
 def test_an_event_begins_when_the_query_was_sent_whose_answer_it_is(traced: Traced, spans: EventSpans) -> None:
-    spans.observed(EVENT, 1000.0, query(age=0.25, seconds=0.5), now=1000.25).end()
+    spans.begin_observed(EVENT, 1000.0, query(age=0.25, seconds=0.5), now=1000.25).end()
     event, asked = traced.spans["scavenger.event"], traced.spans["scavenger.query"]
     assert begins(traced, "scavenger.event") == begins(traced, "scavenger.query") == 999.5
     assert asked.end_time == 1000 * 10**9
@@ -53,19 +53,19 @@ def test_an_event_begins_when_the_query_was_sent_whose_answer_it_is(traced: Trac
 def test_an_answer_that_is_older_than_the_observation_is_not_what_led_to_it(
     traced: Traced, spans: EventSpans, age: float
 ) -> None:
-    spans.observed(EVENT, 1000.0, query(age, 0.5), now=1000.25).end()
+    spans.begin_observed(EVENT, 1000.0, query(age, 0.5), now=1000.25).end()
     assert begins(traced, "scavenger.event") == 1000.0
     assert "scavenger.query" not in traced.spans
 
 
 def test_a_time_that_is_far_from_now_is_not_taken_for_the_begin(traced: Traced, spans: EventSpans) -> None:
-    spans.observed(EVENT, 5.0, SourceStatus(()), now=1000.0).end()
+    spans.begin_observed(EVENT, 5.0, SourceStatus(()), now=1000.0).end()
     assert begins(traced, "scavenger.event") == 1000.0
 
 
 def test_names_are_not_too_many(traced: Traced, spans: EventSpans) -> None:
     many = IdleEvent((), tuple(f"n{index:05}" for index in range(10_000)))
-    spans.changed(many, "drain", 1.0).end()
+    spans.begin_caused(many, "drain", 1.0).end()
     found = attributes_without_prefix(traced.spans["scavenger.event"])
     assert found["left"] == 10_000
     assert len(found["left.nodes"]) == 16

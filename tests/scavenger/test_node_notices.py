@@ -39,55 +39,55 @@ def rows(queue: NodeNoticeQueue) -> list[tuple[str, str]]:
 
 def test_the_same_is_told_once_in_some_hours_and_other_things_besides() -> None:
     queue = NodeNoticeQueue(EVERY_KIND, 6 * HOUR)
-    assert queue.note(notice())
-    assert not queue.note(notice(at=1000 + 5 * HOUR))
-    assert queue.note(notice(kind=NodeNoticeKind.CHECK_FAILED))
-    assert queue.note(notice("n2"))
+    assert queue.add_notice(notice())
+    assert not queue.add_notice(notice(at=1000 + 5 * HOUR))
+    assert queue.add_notice(notice(kind=NodeNoticeKind.CHECK_FAILED))
+    assert queue.add_notice(notice("n2"))
     numbers, content = queue.batch()
     assert (numbers, json.loads(content)["id"]) == ((1, 2, 3), "nodes-1-3")
     assert rows(queue) == [("n1", "slow"), ("n1", "check-failed"), ("n2", "slow")]
     queue.done(numbers, 0)
     assert queue.batch() == ((), "")
-    assert not queue.note(notice(at=1000 + 5 * HOUR)), "told, though no longer in the queue"
-    assert queue.note(notice(at=1000 + 6 * HOUR))
-    assert queue.note(notice("n2", at=1000 - 7 * HOUR)), "the clock was set back by much"
+    assert not queue.add_notice(notice(at=1000 + 5 * HOUR)), "told, though no longer in the queue"
+    assert queue.add_notice(notice(at=1000 + 6 * HOUR))
+    assert queue.add_notice(notice("n2", at=1000 - 7 * HOUR)), "the clock was set back by much"
 
 
 def test_only_what_is_asked_for_is_told() -> None:
     queue = NodeNoticeQueue((NodeNoticeKind.QUARANTINED,), HOUR)
-    assert not queue.note(notice())
-    assert queue.note(notice(kind=NodeNoticeKind.QUARANTINED))
+    assert not queue.add_notice(notice())
+    assert queue.add_notice(notice(kind=NodeNoticeKind.QUARANTINED))
 
 
 def test_queue_and_memory_have_limits_and_what_is_left_out_is_counted() -> None:
     queue = NodeNoticeQueue(EVERY_KIND, HOUR)
     for number in range(MAX_PENDING + 5):
-        queue.note(notice(f"n{number}"))
+        queue.add_notice(notice(f"n{number}"))
     assert (len(queue), queue.left_out) == (MAX_PENDING, 5)
     numbers, content = queue.batch()
     assert len(numbers) == MAX_BATCH
     assert json.loads(content)["leftOut"] == 5
     queue.done(numbers, 5)
     assert (len(queue), queue.left_out) == (MAX_PENDING - MAX_BATCH, 0)
-    assert queue.note(notice(f"n{MAX_PENDING}")), "what was left out is told the next time"
+    assert queue.add_notice(notice(f"n{MAX_PENDING}")), "what was left out is told the next time"
     for number in range(MAX_TOLD + 500):
         queue.done(queue.batch()[0], 0)
-        queue.note(notice(f"m{number}"))
+        queue.add_notice(notice(f"m{number}"))
     assert len(queue.to_json()["told"]) == MAX_TOLD
     queue.done(queue.batch()[0], 0)
-    queue.note(notice("long")._replace(reason="x" * 100_000))
+    queue.add_notice(notice("long")._replace(reason="x" * 100_000))
     assert len(json.dumps(queue.batch()[1])) < 2000
 
 
 def test_what_was_told_and_what_was_not_outlasts_a_restart() -> None:
     queue = NodeNoticeQueue(EVERY_KIND, HOUR)
-    queue.note(notice())
+    queue.add_notice(notice())
     queue.done((1,), 0)
-    queue.note(notice("n2"))
+    queue.add_notice(notice("n2"))
     again = NodeNoticeQueue(EVERY_KIND, HOUR, json.loads(json.dumps(queue.to_json())))
     assert rows(again) == [("n2", "slow")]
-    assert not again.note(notice())
-    assert again.note(notice("n3"))
+    assert not again.add_notice(notice())
+    assert again.add_notice(notice("n3"))
     assert again.batch()[0] == (2, 3), "numbers go on"
 
 
@@ -131,7 +131,7 @@ async def test_the_operator_is_told_once_of_each_node_and_reason(tmp_path: Path)
             for _ in range(3):
                 await fail(running, "n1")
             for _ in range(2):
-                running.service._slow.take((NodeSlowness("n2", True, "a"), NodeSlowness("n3", False, "b")))
+                running.service._slow.take_slow_nodes((NodeSlowness("n2", True, "a"), NodeSlowness("n3", False, "b")))
             await wait_until_async(lambda: len(receiver.requests) == 2, 60, "two attempts")
             await wait_until_async(lambda: not pending(tmp_path), 10, "it is noted")
         assert receiver.requests[0][1] == receiver.requests[1][1], "what is tried again is the same"

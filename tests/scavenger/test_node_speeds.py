@@ -28,7 +28,7 @@ def measured(speeds: NodeSpeeds, figures: Mapping[str, NodeSpeed], often: int = 
     """Each node is measured so often, by figures that differ a little."""
     for number in range(often):
         for name, speed in figures.items():
-            assert speeds.take(name, NodeSpeed(*(seconds * (1 + number / 1000) for seconds in speed)))
+            assert speeds.take_measure(name, NodeSpeed(*(seconds * (1 + number / 1000) for seconds in speed)))
     return speeds
 
 
@@ -64,9 +64,9 @@ def test_nobody_is_judged_by_two_measures_or_among_three_nodes() -> None:
 
 def test_one_bad_measure_of_three_says_nothing_and_a_repaired_node_is_well_again() -> None:
     speeds = measured(NodeSpeeds(), pool("a", "b", "c", "d"))
-    speeds.take("a", NodeSpeed(0.02, 0.08))
+    speeds.take_measure("a", NodeSpeed(0.02, 0.08))
     assert speeds.slow(lambda _: "") == []
-    speeds.take("a", NodeSpeed(0.03, 0.08))
+    speeds.take_measure("a", NodeSpeed(0.03, 0.08))
     assert [slow.name for slow in speeds.slow(lambda _: "")] == ["a"]
     measured(speeds, {"a": NodeSpeed(0.00101, 0.004)}, often=2)
     assert speeds.slow(lambda _: "") == []
@@ -74,7 +74,7 @@ def test_one_bad_measure_of_three_says_nothing_and_a_repaired_node_is_well_again
 
 def test_an_agent_that_connects_again_tells_nothing_new_and_a_restart_forgets_nothing() -> None:
     speeds = measured(NodeSpeeds(), pool("a", "b", "c") | {"z": NodeSpeed(0.01, 0.04)})
-    assert not speeds.take("a", USUAL)
+    assert not speeds.take_measure("a", USUAL)
     kept = read_speeds(json.loads(json.dumps(speeds.to_json())), 0.2)
     assert kept.slow(lambda _: "") == speeds.slow(lambda _: "") != []
     damaged = {"a": 1, "b": ["x"], "c": [[1]], "d": [[0.0, 1.0]], "e": [[float("nan"), 1.0]]}

@@ -22,7 +22,7 @@ def test_a_node_counts_as_slow_by_the_word_of_two_owners() -> None:
 def said(watch: SlowNodeWatch, *nodes: NodeSlowness) -> list[str]:
     """What is logged when nodes are called slow."""
     with capture_logs() as logs:
-        watch.take(nodes)
+        watch.take_slow_nodes(nodes)
     return [f"{entry['log_level']}: {entry['event']}: {entry['node']}" for entry in logs]
 
 
@@ -40,5 +40,5 @@ def test_each_change_is_told_once() -> None:
 @pytest.mark.parametrize("counts", [True, False])
 def test_only_nodes_that_count_are_told_to_the_allocator(counts: bool) -> None:
     watch = SlowNodeWatch(None)
-    watch.take((NodeSlowness("n2", counts, "a"),))
+    watch.take_slow_nodes((NodeSlowness("n2", counts, "a"),))
     assert watch.counting == (["n2"] if counts else [])

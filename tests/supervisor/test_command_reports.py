@@ -61,9 +61,9 @@ def test_a_release_ends_when_it_is_confirmed(followed: Followed) -> None:
     followed.look(("a", 0), ("b", 0))
     followed.look(("a", 0))
     assert followed.reports.following
-    followed.reports.released(frozenset({"c"}))
+    followed.reports.note_released(frozenset({"c"}))
     assert followed.reports.following
-    followed.reports.released(frozenset({"b"}))
+    followed.reports.note_released(frozenset({"b"}))
     assert followed.steps() == [("b", False, 1002.0)]
 
 

@@ -184,23 +184,23 @@ def test_only_what_a_worker_wrote_itself_is_read(tmp_path: Path) -> None:
     log.write_text(OWN)
     tails = LogTails(tmp_path)
     tails.begin(Slot("n1", 0))
-    assert tails.said(Slot("n1", 0)).error == ""
+    assert tails.error_text(Slot("n1", 0)).error == ""
     with log.open("a") as file:
         file.write("killed\n")
-    assert tails.said(Slot("n1", 0)).error == "killed"
-    assert tails.said(Slot("n2", 0)).error == "", "no log"
+    assert tails.error_text(Slot("n1", 0)).error == "killed"
+    assert tails.error_text(Slot("n2", 0)).error == "", "no log"
 
 
 def watch(tmp_path: Path, left: int) -> FailureWatch:
     found = FailureWatch(LogTails(tmp_path), left)
-    found.formed(2, 0.0)
+    found.begin_generation(2, 0.0)
     return found
 
 
 def consequence_of(
     found: FailureWatch, code: int, now: float, *, goes_on: bool = False, **flags: bool
 ) -> Consequence | None:
-    found.see(end(code, **flags).ended, now, failed=True, rescued=False)
+    found.note_end(end(code, **flags).ended, now, failed=True, rescued=False)
     verdict = found.settle(now, goes_on=goes_on)
     return None if verdict is None else verdict.consequence
 
@@ -218,7 +218,7 @@ def test_a_kill_that_comes_again_and_again_is_the_jobs_too(tmp_path: Path) -> No
     found = watch(tmp_path, 3)
     kills = []
     for second in range(4):
-        found.formed(2, float(second))
+        found.begin_generation(2, float(second))
         kills.append(consequence_of(found, -9, second + 0.5))
     assert kills == [Consequence.NOTE] * 3 + [Consequence.FAIL]
     assert found.newest is not None
@@ -231,16 +231,16 @@ def test_a_kill_that_comes_again_and_again_is_the_jobs_too(tmp_path: Path) -> No
 def test_a_kill_after_a_long_good_run_is_the_first_again(tmp_path: Path) -> None:
     found = watch(tmp_path, 1)
     assert consequence_of(found, -9, 1.0) is Consequence.NOTE
-    found.formed(2, 1.0)
+    found.begin_generation(2, 1.0)
     assert consequence_of(found, -9, 700.0) is Consequence.NOTE
-    found.formed(2, 700.0)
+    found.begin_generation(2, 700.0)
     assert consequence_of(found, -9, 701.0) is Consequence.FAIL
 
 
 def test_a_newcomer_that_fails_each_time_does_not_end_those_that_train(tmp_path: Path) -> None:
     found = watch(tmp_path, 0)
     for second in range(9):
-        found.see(end(1).ended, float(second), failed=True, rescued=False, newcomer=True)
+        found.note_end(end(1).ended, float(second), failed=True, rescued=False, newcomer=True)
         verdict = found.settle(float(second), goes_on=True)
         assert verdict is not None
         assert verdict.consequence is Consequence.NOTE

@@ -71,10 +71,10 @@ def cloudpickle() -> ModuleType:
         ImportError: it is not installed; the message says how it is.
     """
     try:
-        import cloudpickle as found
+        import cloudpickle as imported
     except ModuleNotFoundError:
         raise ImportError("functions as jobs need cloudpickle: pip install 'malletrain[functions]'") from None
-    module: ModuleType = found
+    module: ModuleType = imported
     return module
 
 
@@ -186,7 +186,7 @@ def _read(path: Path) -> bytes:
         ) from error
     # Of a way that only this account can change, the file that is opened is the one that was looked at.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
             raise CallFileError(f"{path}: expected a plain file of at most {MAX_BYTES} bytes")
         return file.read(MAX_BYTES + 1)

@@ -30,7 +30,7 @@ from malletrain.runtime.errors import InvalidInputError, MalleTrainError, NotFou
 from malletrain.runtime.paging import all_pages
 from malletrain.v1 import access_pb2, job_manager_pb2, monitor_pb2, resources_pb2
 
-Told = Callable[["resources_pb2.Job | MalleTrainError"], None]
+JobListener = Callable[["resources_pb2.Job | MalleTrainError"], None]
 """Gets a job whenever it has changed, or why that is no longer known; called in another thread, and must not block."""
 
 
@@ -40,37 +40,37 @@ class JobWatcher:
     def __init__(self, stubs: ServiceStubs) -> None:
         self._stubs = stubs
         self._lock = threading.Lock()
-        self._waiting: dict[str, list[Told]] = {}
+        self._waiting: dict[str, list[JobListener]] = {}
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 
-    def add(self, job_id: str, told: Told) -> None:
+    def add(self, job_id: str, listener: JobListener) -> None:
         """Tell of each change of a job from now on. What has been before, the caller asks for afterwards."""
         with self._lock:
             if self._closed.is_set():
                 raise UnavailableError("the connection is closed")
-            self._waiting.setdefault(job_id, []).append(told)
+            self._waiting.setdefault(job_id, []).append(listener)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="malletrain-jobs", daemon=True)
                 self._thread.start()
 
-    def remove(self, job_id: str, told: Told) -> None:
+    def remove(self, job_id: str, listener: JobListener) -> None:
         """Tell no more; nothing happens where that was not added."""
         with self._lock:
-            others = [other for other in self._waiting.get(job_id, ()) if other is not told]
+            others = [other for other in self._waiting.get(job_id, ()) if other is not listener]
             if others:
                 self._waiting[job_id] = others
             else:
                 self._waiting.pop(job_id, None)
 
     @contextmanager
-    def watching(self, job_id: str, told: Told) -> Iterator[None]:
+    def watching(self, job_id: str, listener: JobListener) -> Iterator[None]:
         """Tell of each change of a job in the block."""
-        self.add(job_id, told)
+        self.add(job_id, listener)
         try:
             yield
         finally:
-            self.remove(job_id, told)
+            self.remove(job_id, listener)
 
     def close(self) -> None:
         """Tell all who wait that the connection is closed. The stream ends with its channel."""
@@ -89,7 +89,7 @@ class JobWatcher:
             )
             for changed in changes:
                 for job in changed:
-                    self._tell(job)
+                    self._tell_listeners(job)
                 if self._closed.is_set():
                     return
         except grpc.RpcError as error:
@@ -103,19 +103,19 @@ class JobWatcher:
         if self._closed.wait(seconds):
             raise UnavailableError("the connection was closed")
 
-    def _tell(self, job: resources_pb2.Job) -> None:
+    def _tell_listeners(self, job: resources_pb2.Job) -> None:
         with self._lock:
-            found = list(self._waiting.get(job.id, ()))
-        for told in found:
-            told(job)
+            listeners = list(self._waiting.get(job.id, ()))
+        for listener in listeners:
+            listener(job)
 
     def _fail(self, error: MalleTrainError) -> None:
         with self._lock:
-            found = [told for listed in self._waiting.values() for told in listed]
+            listeners = [listener for listed in self._waiting.values() for listener in listed]
             self._waiting.clear()
             self._thread = None
-        for told in found:
-            told(error)
+        for listener in listeners:
+            listener(error)
 
 
 def _say_nothing(text: str) -> None:
@@ -226,10 +226,10 @@ class Connection:
         """
         request = job_manager_pb2.ListJobsRequest(owner=self.user, name=name)
         pages = all_pages(lambda page, **_: self.call(self.stubs.job_manager.ListJobs, page), request)
-        found = [job for page in pages for job in page.jobs if job.spec.name == name]
-        if not found:
+        jobs = [job for page in pages for job in page.jobs if job.spec.name == name]
+        if not jobs:
             raise InvalidInputError(field, "jobs, their identifiers, or names of the caller's jobs", name)
-        return meant_by_name(found)[0]
+        return meant_by_name(jobs)[0]
 
     def job(self, job_id: str) -> Job:
         """One job by its identifier.
@@ -284,7 +284,6 @@ class Connection:
 
         Args:
             method: Method of a stub.
-            request: Its request.
             patience: How long a service that does not answer is tried, in seconds, if any has answered before.
 
         Raises:
@@ -356,8 +355,8 @@ def make_default(connection: Connection | None) -> Connection | None:
 def default_connection() -> Connection:
     """The connection that the functions of `malletrain` use; opened where there is none, and after a fork."""
     with _lock:
-        found = _default if _default_process == os.getpid() else None
-    return connect() if found is None else found
+        connection = _default if _default_process == os.getpid() else None
+    return connect() if connection is None else connection
 
 
 def _forget(connection: Connection) -> None:

@@ -68,8 +68,8 @@ class JobFailedError(MalleTrainError):
 
 def as_exception(error: grpc.RpcError) -> MalleTrainError:
     """The error of a call, as this interface raises it."""
-    found = exception_of(error)
-    return in_python(found) if isinstance(found, InvalidInputError) else found
+    exception = exception_of(error)
+    return in_python(exception) if isinstance(exception, InvalidInputError) else exception
 
 
 def in_python(error: InvalidInputError) -> InvalidInputError:

@@ -33,7 +33,7 @@ ValueT = TypeVar("ValueT")
 ItemT = TypeVar("ItemT")
 
 _MAX_SUBMITTED = 1000
-"""Jobs of one submission."""
+"""How many jobs one submission has at most."""
 _RESULT_SECONDS = 10.0
 """How long the file of a result may take until it is seen here, on a shared disk."""
 _LOOK_SECONDS = 0.2
@@ -129,16 +129,16 @@ class FunctionJob(Future[ValueT], Generic[ValueT]):
                 self.set_running_or_notify_cancel()  # wakes those who wait for several
         return True
 
-    def _take(self, found: CallResult | None, ended: resources_pb2.Job) -> None:
+    def _take_result(self, result: CallResult | None, ended: resources_pb2.Job) -> None:
         """Take in how its job ended."""
         with suppress(InvalidStateError):  # it may be cancelled at any moment
-            if found is None:
+            if result is None:
                 self.set_exception(JobFailedError(ended.id, job_state_of(ended.state), ended.reason))
-            elif found.error is None:
-                self.set_result(found.value)
+            elif result.error is None:
+                self.set_result(result.value)
             else:
-                found.error.__cause__ = FunctionTracebackError(found.traceback)
-                self.set_exception(found.error)
+                result.error.__cause__ = FunctionTracebackError(result.traceback)
+                self.set_exception(result.error)
 
     def _fail(self, error: Exception) -> None:
         with suppress(InvalidStateError):
@@ -166,8 +166,7 @@ class Executor(concurrent.futures.Executor):
         max_running: int = 0,
         **options: Unpack[JobOptions],
     ) -> None:
-        """Submit nothing yet.
-
+        """
         Args:
             folder: Folder for calls and results, on a disk that nodes see, too; made if there is none. A part with `%j`
                 is left out.
@@ -211,10 +210,10 @@ class Executor(concurrent.futures.Executor):
         with self._lock:
             if self._batch is not None:
                 raise MalleTrainError("options can't be changed within batch()")
-            own, found = self._own_options(options)
-            found = with_names(found)
-            checked_options(found)
-            self._options |= found
+            own, job_options = self._own_options(options)
+            job_options = with_names(job_options)
+            checked_options(job_options)
+            self._options |= job_options
             self._timeout = own.get("timeout_min", self._timeout / 60) * 60
             self._max_running = int(own.get("max_running", self._max_running))
 
@@ -310,7 +309,7 @@ class Executor(concurrent.futures.Executor):
     def _own_options(self, options: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
         """What is the executor's own, and what are options of jobs."""
         own: dict[str, float] = {}
-        found: dict[str, Any] = {}
+        job_options: dict[str, Any] = {}
         for name, value in options.items():
             match name:
                 case "timeout_min":
@@ -318,22 +317,22 @@ class Executor(concurrent.futures.Executor):
                 case "max_running" | "slurm_array_parallelism":
                     own["max_running"] = _positive(name, value, zero=True)
                 case "nodes":
-                    found |= {"min_nodes": value, "max_nodes": value}
+                    job_options |= {"min_nodes": value, "max_nodes": value}
                 case "tasks_per_node":
-                    found["slots"] = value
+                    job_options["slots"] = value
                 case "gpus_per_node":
-                    found["gpus"] = value or None
+                    job_options["gpus"] = value or None
                 case "cpus_per_task":
-                    found["cores"] = value
+                    job_options["cores"] = value
                 case "mem_gb":
-                    found["memory"] = f"{_positive(name, value):.6f}G"
+                    job_options["memory"] = f"{_positive(name, value):.6f}G"
                 case _ if name in NAMES:
-                    found[name] = value
+                    job_options[name] = value
                 case _ if name.startswith("slurm_"):
                     warnings.warn(f"{name} is ignored; pool= names a partition of idle nodes", stacklevel=4)
                 case _:
                     raise unknown_option(name, (*NAMES, *_OWN, *_AS_IN_SUBMITIT))
-        return own, found
+        return own, job_options
 
     def _prepare(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: Mapping[str, Any]
@@ -353,8 +352,8 @@ class Executor(concurrent.futures.Executor):
 
     def _end_batch(self) -> list[tuple[FunctionJob[Any], resources_pb2.JobSpec]]:
         with self._lock:
-            found, self._batch = self._batch or [], None
-            return found
+            batch, self._batch = self._batch or [], None
+            return batch
 
     def _submit_all(self, prepared: Iterable[tuple[FunctionJob[Any], resources_pb2.JobSpec]]) -> None:
         with self._lock:
@@ -387,16 +386,16 @@ class Executor(concurrent.futures.Executor):
         self._submitted.add(future)
         watcher = self._connection.watcher
 
-        def told(message: resources_pb2.Job | MalleTrainError) -> None:
+        def on_change(message: resources_pb2.Job | MalleTrainError) -> None:
             if isinstance(message, MalleTrainError):
                 future._fail(message)
             elif job_state_of(message.state).final:
-                watcher.remove(job.id, told)
+                watcher.remove(job.id, on_change)
                 with suppress(RuntimeError):  # after the end of the interpreter's threads
                     self._helper.submit(_finish, future, message)
 
         def ended(_: Future[Any]) -> None:
-            watcher.remove(job.id, told)
+            watcher.remove(job.id, on_change)
             with self._lock:
                 self._submitted.discard(future)
             if self._waiting:
@@ -404,18 +403,18 @@ class Executor(concurrent.futures.Executor):
                     self._helper.submit(self._go_on)
 
         future.add_done_callback(ended)
-        watcher.add(job.id, told)
-        self._helper.submit(_ask, job, told)
+        watcher.add(job.id, on_change)
+        self._helper.submit(_look_once, job, on_change)
 
     def _go_on(self) -> None:
         with suppress(MalleTrainError):  # the futures have it
             self._submit_waiting()
 
 
-def _ask(job: Job, told: Callable[[resources_pb2.Job | MalleTrainError], None]) -> None:
+def _look_once(job: Job, listener: Callable[[resources_pb2.Job | MalleTrainError], None]) -> None:
     """Look once whether a job had ended before it was followed. If JobManager is away, what is followed says it."""
     with suppress(MalleTrainError):
-        told(job.refresh()._message)
+        listener(job.refresh()._message)
 
 
 def _finish(future: FunctionJob[Any], ended: resources_pb2.Job) -> None:
@@ -424,12 +423,12 @@ def _finish(future: FunctionJob[Any], ended: resources_pb2.Job) -> None:
         if job_state_of(ended.state) is JobState.CANCELLED:
             future._give_up()
             return
-        found = read_result(future.folder)
+        result = read_result(future.folder)
         deadline = time.monotonic() + _RESULT_SECONDS
-        while found is None and job_state_of(ended.state) is JobState.COMPLETED and time.monotonic() < deadline:
+        while result is None and job_state_of(ended.state) is JobState.COMPLETED and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
-            found = read_result(future.folder)
-        future._take(found, ended)
+            result = read_result(future.folder)
+        future._take_result(result, ended)
     except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
         future._fail(error)
 
@@ -459,5 +458,5 @@ def _positive(name: str, value: object, *, zero: bool = False) -> float:
 
 
 def _printable(name: str) -> str:
-    shown = "".join(letter if letter.isprintable() else " " for letter in name)[:128]
-    return shown if shown.strip() else "function"
+    printable = "".join(letter if letter.isprintable() else " " for letter in name)[:128]
+    return printable if printable.strip() else "function"

@@ -140,10 +140,10 @@ class Job:
             PermissionDeniedError: the caller is neither its owner nor an operator.
             UnavailableError: Monitor does not answer.
         """
-        found = self._histories([name])
-        if not found:
+        histories = self._histories([name])
+        if not histories:
             raise NotFoundError(f"{self.id} has logged no metric {name!r}")
-        return found[0]
+        return histories[0]
 
     def metric_histories(self) -> dict[str, LoggedHistory]:
         """What its script has logged so far, by metric.
@@ -152,11 +152,11 @@ class Job:
             PermissionDeniedError: the caller is neither its owner nor an operator.
             UnavailableError: Monitor does not answer.
         """
-        return {found.name: found for found in self._histories(())}
+        return {history.name: history for history in self._histories(())}
 
     def _histories(self, names: Sequence[str]) -> list[LoggedHistory]:
         with translated():
-            return [history_of(found) for found in metric_histories(self._connection.stubs, self.id, names)]
+            return [history_of(history) for history in metric_histories(self._connection.stubs, self.id, names)]
 
     def refresh(self) -> Job:
         """Ask JobManager for it anew, unless it is known to have ended; returns the job itself.
@@ -182,18 +182,18 @@ class Job:
         """
         ended, heard = threading.Event(), _Heard()
 
-        def told(message: resources_pb2.Job | MalleTrainError) -> None:
-            if heard.take(message):
+        def on_change(message: resources_pb2.Job | MalleTrainError) -> None:
+            if heard.take_message(message):
                 ended.set()
 
-        with self._connection.watcher.watching(self.id, told):
+        with self._connection.watcher.watching(self.id, on_change):
             deadline = math.inf if timeout is None else time.monotonic() + timeout
-            asked = self._ask(heard)
+            is_known = self._ask_whether_ended(heard)
             while not heard.is_final:
-                left = min(deadline - time.monotonic(), _LOOK_SECONDS)
-                if not ended.wait(max(0.0, left)) and time.monotonic() >= deadline:
+                remaining = min(deadline - time.monotonic(), _LOOK_SECONDS)
+                if not ended.wait(max(0.0, remaining)) and time.monotonic() >= deadline:
                     raise TimeoutError(f"{self.id} has not ended after {timeout:g} s")
-                asked = asked or self._ask(heard)
+                is_known = is_known or self._ask_whether_ended(heard)
         self._message = heard.result()
         return job_state_of(self._message.state)
 
@@ -202,17 +202,17 @@ class Job:
         loop, heard = asyncio.get_running_loop(), _Heard()
         ended = asyncio.Event()
 
-        def told(message: resources_pb2.Job | MalleTrainError) -> None:
-            if heard.take(message) and not loop.is_closed():
+        def on_change(message: resources_pb2.Job | MalleTrainError) -> None:
+            if heard.take_message(message) and not loop.is_closed():
                 loop.call_soon_threadsafe(ended.set)
 
-        with self._connection.watcher.watching(self.id, told):
-            asked = await asyncio.to_thread(self._ask, heard)
+        with self._connection.watcher.watching(self.id, on_change):
+            is_known = await asyncio.to_thread(self._ask_whether_ended, heard)
             while not heard.is_final:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_SECONDS):
                         await ended.wait()
-                asked = asked or await asyncio.to_thread(self._ask, heard)
+                is_known = is_known or await asyncio.to_thread(self._ask_whether_ended, heard)
         self._message = heard.result()
         return job_state_of(self._message.state)
 
@@ -285,7 +285,7 @@ class Job:
     def _ended(self) -> bool:
         return job_state_of(self._message.state).final
 
-    def _ask(self, heard: _Heard) -> bool:
+    def _ask_whether_ended(self, heard: _Heard) -> bool:
         """Ask whether it has ended already; returns whether that is known. JobManager may be away."""
         request = job_manager_pb2.GetJobRequest(job_id=self.id)
         try:
@@ -295,7 +295,7 @@ class Job:
                     message = self._connection.stubs.job_manager.GetJob(request, timeout=DEADLINE_SECONDS).job
         except UnavailableError:
             return False
-        heard.take(message)
+        heard.take_message(message)
         return True
 
     def _repr_html_(self) -> str:
@@ -309,33 +309,33 @@ class _Heard:
     """How a job ended, or why that is not known."""
 
     def __init__(self) -> None:
-        self._found: resources_pb2.Job | MalleTrainError | None = None
+        self._last: resources_pb2.Job | MalleTrainError | None = None
 
-    def take(self, message: resources_pb2.Job | MalleTrainError) -> bool:
-        """Whether that is it."""
+    def take_message(self, message: resources_pb2.Job | MalleTrainError) -> bool:
+        """Take in a change of the job; returns whether it is the last one: the job has ended, or is lost."""
         if isinstance(message, resources_pb2.Job) and not job_state_of(message.state).final:
             return False
-        self._found = message
+        self._last = message
         return True
 
     @property
     def is_final(self) -> bool:
-        """Whether there is something."""
-        return self._found is not None
+        """Whether the last change has come."""
+        return self._last is not None
 
     def result(self) -> resources_pb2.Job:
-        if isinstance(self._found, MalleTrainError):
-            raise self._found
-        assert self._found is not None
-        return self._found
+        if isinstance(self._last, MalleTrainError):
+            raise self._last
+        assert self._last is not None
+        return self._last
 
 
 class JobList(Sequence[Job]):
     """Jobs, oldest first, as they were when they were asked for. A notebook shows them as a table."""
 
-    def __init__(self, connection: Connection, found: Sequence[Job]) -> None:
+    def __init__(self, connection: Connection, jobs: Sequence[Job]) -> None:
         self._connection = connection
-        self._jobs = tuple(found)
+        self._jobs = tuple(jobs)
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -350,10 +350,10 @@ class JobList(Sequence[Job]):
         return self._jobs[place]
 
     def __repr__(self) -> str:
-        return table_text(_COLUMNS, self._rows(asked=False))
+        return table_text(_COLUMNS, self._rows(refresh=False))
 
     def _repr_html_(self) -> str:
-        return table_html(_COLUMNS, self._rows(asked=True))
+        return table_html(_COLUMNS, self._rows(refresh=True))
 
     def wait(self, timeout: float | None = None) -> list[JobState]:
         """Wait until all have ended; returns how, in their order.
@@ -385,24 +385,24 @@ class JobList(Sequence[Job]):
         show = _display()
         before: list[tuple[str, ...]] | None = None
         while True:
-            rows = self._rows(asked=True)
+            rows = self._rows(refresh=True)
             if rows != before:
                 show(table_html(_COLUMNS, rows), changed_lines(_COLUMNS, before, rows, _OFTEN_CHANGED))
             before = rows
-            left = [job for job in self._jobs if not job._ended]
-            if not left:
+            unfinished = [job for job in self._jobs if not job._ended]
+            if not unfinished:
                 return
             try:
-                left[0].wait(seconds)
+                unfinished[0].wait(seconds)
             except TimeoutError:
                 continue
             except KeyboardInterrupt:
                 return
 
-    def _rows(self, *, asked: bool) -> list[tuple[str, ...]]:
-        """A row for each job; `asked`: as it is now."""
+    def _rows(self, *, refresh: bool) -> list[tuple[str, ...]]:
+        """A row for each job; `refresh`: as it is now."""
         progress: dict[str, monitor_pb2.Progress] = {}
-        if asked and self._jobs:
+        if refresh and self._jobs:
             for job in self._jobs:
                 job.refresh()
             progress = self._connection.progress_of([job.id for job in self._jobs])
@@ -426,8 +426,8 @@ def _row(message: resources_pb2.Job, progress: monitor_pb2.Progress | None) -> t
 
 def _display() -> Callable[[str, str], None]:
     """Shows a table in place where a notebook runs this, else prints it. IPython is never imported for that."""
-    found: Any = sys.modules.get("IPython")
-    if found is None or found.get_ipython() is None or not hasattr(found.get_ipython(), "kernel"):
+    ipython: Any = sys.modules.get("IPython")
+    if ipython is None or ipython.get_ipython() is None or not hasattr(ipython.get_ipython(), "kernel"):
         return lambda _, text: print(text, flush=True) if text else None
-    shown: Any = found.display.display(found.display.HTML(""), display_id=True)
-    return lambda html, _: shown.update(found.display.HTML(html))
+    display: Any = ipython.display.display(ipython.display.HTML(""), display_id=True)
+    return lambda html, _: display.update(ipython.display.HTML(html))

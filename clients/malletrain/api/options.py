@@ -103,14 +103,14 @@ class JobOptions(TypedDict, total=False):
 
 def with_names(options: Mapping[str, object]) -> dict[str, object]:
     """The options with identifiers in place of the jobs that a job is to wait for."""
-    found = dict(options)
+    resolved = dict(options)
     for name in ("after", "after_ok"):
-        value = found.get(name)
+        value = resolved.get(name)
         if isinstance(value, str | Job):
             value = [value]
         if isinstance(value, Sequence):
-            found[name] = [entry.id if isinstance(entry, Job) else entry for entry in value]
-    return found
+            resolved[name] = [entry.id if isinstance(entry, Job) else entry for entry in value]
+    return resolved
 
 
 def array_specs_of(

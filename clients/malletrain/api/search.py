@@ -90,7 +90,7 @@ def search(
     """
     try:
         values: dict[str, Any] = {"workdir": Path.cwd(), **checked_options(options)}
-        asked = SearchRequest(
+        request = SearchRequest(
             job=JobRequest(command=checked_command(command), **values),
             space=space,
             metric=metric,
@@ -111,7 +111,7 @@ def search(
                 callback(study, trial)
 
         listeners = SearchListeners(ended=ended, say=_say)
-        return run_search(asked, default_connection() if connection is None else connection, listeners)
+        return run_search(request, default_connection() if connection is None else connection, listeners)
     except InvalidInputError as error:
         raise in_python(error) from None
 

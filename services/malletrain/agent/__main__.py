@@ -29,9 +29,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m malletrain.agent", description=__doc__)
     parser.add_argument("--node", required=True, help="name of the node, as the scheduler calls it")
     parser.add_argument("--head", required=True, help="HOST:PORT on which the Scavenger listens for agents")
-    shown = parser.add_mutually_exclusive_group(required=True)
-    shown.add_argument("--certificate", type=Path, help="file with the node's certificate and its key")
-    shown.add_argument(
+    certificate_source = parser.add_mutually_exclusive_group(required=True)
+    certificate_source.add_argument("--certificate", type=Path, help="file with the node's certificate and its key")
+    certificate_source.add_argument(
         "--certificate-from",
         choices=(_STDIN, _PBS_SCRIPT),
         help="where it comes from without a file: one line of base64 on the standard input, or in the job's script",
@@ -51,33 +51,33 @@ def main() -> int:
     parser.add_argument("--one-gpu", action="store_true", help="the node is one GPU, which the scheduler must name")
     parser.add_argument("--nice", type=int, default=0, help="by how much CPU time is yielded to others (0)")
     add_options(parser)
-    given = parser.parse_args()
-    if given.marks is not None and _was_just_taken(given.marks / given.node):
-        print(f"malletrain.agent: node {given.node} has just been taken, nothing is started", file=sys.stderr)
+    arguments = parser.parse_args()
+    if arguments.marks is not None and _was_just_taken(arguments.marks / arguments.node):
+        print(f"malletrain.agent: node {arguments.node} has just been taken, nothing is started", file=sys.stderr)
         return 0
-    host, _, port = given.head.rpartition(":")
+    host, _, port = arguments.head.rpartition(":")
     if not host or not port.isdigit():
-        parser.error(f"--head: expected HOST:PORT, got {given.head!r}")
+        parser.error(f"--head: expected HOST:PORT, got {arguments.head!r}")
     try:
-        certificate = _certificate(given.certificate, given.certificate_from)
+        certificate = _certificate(arguments.certificate, arguments.certificate_from)
     except CertificateFileError as error:
         parser.error(f"--certificate: {error}")
     slurm_job = os.environ.get("SLURM_JOB_ID", "")
     config = AgentConfig(
-        node=given.node,
-        head=given.head,
+        node=arguments.node,
+        head=arguments.head,
         certificate=certificate,
-        listen=given.listen,
+        listen=arguments.listen,
         placeholder=slurm_job or os.environ.get("PBS_JOBID", ""),
-        grace_seconds=given.grace,
-        orphan_seconds=given.orphan,
-        stay_seconds=given.stay,
+        grace_seconds=arguments.grace,
+        orphan_seconds=arguments.orphan,
+        stay_seconds=arguments.stay,
         in_slurm=bool(slurm_job),
-        standby_memory_bytes=max(0, given.standby_mib) << 20,
-        check=limits_of(given),
-        unfit=problem_of_one_gpu(os.environ) if given.one_gpu else "",
+        standby_memory_bytes=max(0, arguments.standby_mib) << 20,
+        check=limits_of(arguments),
+        unfit=problem_of_one_gpu(os.environ) if arguments.one_gpu else "",
     )
-    os.nice(max(0, given.nice))
+    os.nice(max(0, arguments.nice))
     _raise_file_limit()
     try:
         asyncio.run(_run(config))

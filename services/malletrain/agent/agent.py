@@ -409,6 +409,6 @@ def usual_environment(own: Mapping[str, str], account: Account | None) -> dict[s
         account: As whom they run; None: as the agent.
     """
     # How many threads a worker may have is known here; the rest comes from its supervisor.
-    told = {name: value for name, value in env.TRAINER_DEFAULTS.items() if name != "OMP_NUM_THREADS"}
+    defaults = {name: value for name, value in env.TRAINER_DEFAULTS.items() if name != "OMP_NUM_THREADS"}
     programs, cpus = str(Path(sys.executable).parent), len(os.sched_getaffinity(0))
-    return worker_environment(own, told, programs, cpus, account)
+    return worker_environment(own, defaults, programs, cpus, account)

@@ -46,6 +46,6 @@ def worker_environment(
 
 
 def _threads(agent: Mapping[str, str], job: Mapping[str, str], usable_cpus: int) -> int:
-    told = [int(agent[name]) for name in _GIVEN_CPUS if agent.get(name, "").isdigit()]
+    limits = [int(agent[name]) for name in _GIVEN_CPUS if agent.get(name, "").isdigit()]
     workers = job.get(env.NODE_GPUS, "") or job.get(env.SLOTS_PER_NODE, "")
-    return max(1, min([usable_cpus, *told]) // max(1, int(workers) if workers.isdigit() else 1))
+    return max(1, min([usable_cpus, *limits]) // max(1, int(workers) if workers.isdigit() else 1))

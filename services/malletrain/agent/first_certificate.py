@@ -37,7 +37,7 @@ def read_from_standard_input(timeout_seconds: float = _SECONDS) -> bytes:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, _STANDARD_INPUT)
     os.close(nothing)
-    return _decoded(line.strip(), "the standard input")
+    return _decode(line.strip(), "the standard input")
 
 
 def take_from_pbs_script(environment: Mapping[str, str]) -> bytes:
@@ -65,10 +65,10 @@ def take_from_pbs_script(environment: Mapping[str, str]) -> bytes:
     except OSError as error:
         raise CertificateFileError(f"{path}: expected the job's script ({error.strerror})") from error
     line = next((line for line in content.splitlines() if line.startswith(_MARK)), b"")
-    return _decoded(line.removeprefix(_MARK).strip(), str(path))
+    return _decode(line.removeprefix(_MARK).strip(), str(path))
 
 
-def _decoded(line: bytes, where: str) -> bytes:
+def _decode(line: bytes, where: str) -> bytes:
     try:
         return base64.b64decode(line, validate=True)
     except binascii.Error:

@@ -21,11 +21,11 @@ def problem_of_one_gpu(environment: Mapping[str, str]) -> str:
         environment: Of the placeholder.
     """
     values = {name: environment.get(name, "") for name in _VARIABLES}
-    told = {name: count for name, value in values.items() if (count := _devices(value))}
-    for name, count in told.items():
+    counts = {name: count for name, value in values.items() if (count := _devices(value))}
+    for name, count in counts.items():
         if count > 1:
             return f"the scheduler names more than one GPU: {name}={values[name][:_SHOWN]}"
-    if not told:
+    if not counts:
         return (
             "the scheduler does not say which GPU is given (CUDA_VISIBLE_DEVICES is not set): "
             "see docs/operators/pbs.md, single GPUs"

@@ -23,7 +23,6 @@ def agent_folder_name(head: str, node: str, agent: ProcessId) -> str:
 
     Args:
         head: Where its Scavenger is.
-        node: Its node.
         agent: The agent itself.
     """
     return f"{_stem(head, node)}.{agent.pid}.{agent.start_time}"
@@ -52,7 +51,6 @@ class NodeCgroups:
 
         Args:
             head: Where the agent's Scavenger is.
-            node: Its node.
             say: Called with a line of text about what happens.
             open_below: Opens cgroups in a folder of a name.
         """

@@ -21,8 +21,7 @@ class PeerQueue(Generic[MessageT]):
     """
 
     def __init__(self, most: int = _MOST) -> None:
-        """Begin empty.
-
+        """
         Args:
             most: Messages that may wait.
         """

@@ -50,7 +50,7 @@ class Registration:
         on_monitor: Callable[[str], None] = lambda _: None,
         on_certificate: Callable[[bytes], None] = lambda _: None,
     ) -> None:
-        """Connect to nothing yet.
+        """Nothing happens before `run`.
 
         Args:
             count_workers: Returns how many workers there are on the node.
@@ -95,7 +95,7 @@ class Registration:
                 await self._register(introduction)
             except (grpc.aio.AioRpcError, CertificateFileError) as error:
                 self._note_refusal(error)
-                self._note(error.details() or "" if isinstance(error, grpc.aio.AioRpcError) else str(error))
+                self._log_error(error.details() or "" if isinstance(error, grpc.aio.AioRpcError) else str(error))
             await asyncio.sleep(_RETRY_SECONDS)
 
     def report_leaving(self) -> None:
@@ -129,7 +129,7 @@ class Registration:
             crew = Crew(call.cancel)
             crew.start(_send_all(queue, call), "sending to the registry", may_end=True)
             try:
-                queue.put(pb.RegisterRequest(introduction=self._dated(introduction)))
+                queue.put(pb.RegisterRequest(introduction=self._with_clock(introduction)))
                 await call.initial_metadata()
                 if not call.done():
                     self._connected(queue)
@@ -146,7 +146,7 @@ class Registration:
                 if crew.failure is None or task is None or task.cancelling():
                     raise
                 # Not this task was cancelled, but the call that it reads.
-                self._note(f"the stream has failed: {crew.failure!r}")
+                self._log_error(f"the stream has failed: {crew.failure!r}")
             finally:
                 if self._queue is queue:
                     self._queue = None
@@ -154,7 +154,7 @@ class Registration:
                 call.cancel()
                 await crew.close()
 
-    def _dated(self, introduction: pb.AgentIntroduction) -> pb.AgentIntroduction:
+    def _with_clock(self, introduction: pb.AgentIntroduction) -> pb.AgentIntroduction:
         """With what this node's clock says, until it has been heard once: later, there may be workers here."""
         if self._was_heard:
             return introduction
@@ -188,7 +188,7 @@ class Registration:
                 queue.put(pb.RegisterRequest(heartbeat=pb.AgentHeartbeat(workers=self._count_workers())))
             await asyncio.sleep(_HEARTBEAT_SECONDS)
 
-    def _note(self, error: str) -> None:
+    def _log_error(self, error: str) -> None:
         """Log an error, unless it is the same as the last one."""
         if error != self._said:
             self._said = error

@@ -38,8 +38,7 @@ class ReportForwarder:
     """Listens on loopback, and forwards reports to Monitor. Use from one event loop."""
 
     def __init__(self, certificate: Path | CertificateSource, log: Log) -> None:
-        """Listen on nothing yet.
-
+        """
         Args:
             certificate: The agent's certificate, a file or another source.
             log: Called with a line for each error.
@@ -124,9 +123,9 @@ class ReportForwarder:
             self._log(f"Monitor can't be reached: {error}")
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the node's agent has no usable certificate")
             return
-        shown = tuple((name, value) for name, value in context.invocation_metadata() if name == _TOKEN)
+        metadata = tuple((name, value) for name, value in context.invocation_metadata() if name == _TOKEN)
         async with channel:
-            call: Any = channel.stream_stream(_PATH)(metadata=shown)
+            call: Any = channel.stream_stream(_PATH)(metadata=metadata)
             sending = asyncio.create_task(_send_all(requests, call))
             try:
                 while (response := await call.read()) is not grpc.aio.EOF:

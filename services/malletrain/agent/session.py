@@ -69,8 +69,7 @@ class SupervisorSession:
         groups: NodeCgroups | None = None,
         warn: Callable[[str], object] = print,
     ) -> None:
-        """Begin without workers.
-
+        """
         Args:
             send: Sends a message to the supervisor.
             monitor_at: Returns the address on this node that leads to Monitor, given Monitor's address for nodes, and
@@ -103,7 +102,7 @@ class SupervisorSession:
         self._job_folders: dict[str, str] = {}
         self._watch = ActivityWatch(gpu_is_busy)
         self._idle_report = IdleReport(_IDLE_SECONDS)
-        self._told_idle = pb.IdleChanged()
+        self._reported_idle = pb.IdleChanged()
         self._asked_sweeps, self._swept_job = 0, ""
         self._handovers = HandoverMemories()
         self._names = set[str]()  # of this node and its GPUs, for which there have been workers
@@ -330,18 +329,18 @@ class SupervisorSession:
         stopped = worker.is_stopped()
         if stopped != (number in self._stopped):
             (self._stopped.add if stopped else self._stopped.discard)(number)
-            told = pb.WorkerStoppedChanged(worker=number, stopped=stopped)
-            self._send(pb.ControlWorkersResponse(stopped_changed=told))
+            change = pb.WorkerStoppedChanged(worker=number, stopped=stopped)
+            self._send(pb.ControlWorkersResponse(stopped_changed=change))
 
     def _report_idleness(self) -> None:
         """Report whether the processes of the workers do nothing, if that has changed."""
         now = time.monotonic()
         self._idle_report = self._idle_report.seen(self._watch.look(self.worker_pids, now), now)
         report = self._idle_report
-        told = pb.IdleChanged(idle_seconds=report.seconds, wait=pb.ProcessWait.ValueType(report.wait or 0))
-        if told != self._told_idle:
-            self._told_idle = told
-            self._send(pb.ControlWorkersResponse(idle_changed=told))
+        change = pb.IdleChanged(idle_seconds=report.seconds, wait=pb.ProcessWait.ValueType(report.wait or 0))
+        if change != self._reported_idle:
+            self._reported_idle = change
+            self._send(pb.ControlWorkersResponse(idle_changed=change))
 
     def _kill_all_of(self, job_id: str, names: Set[str], done: Callable[[], None] = lambda: None) -> None:
         """Kill all processes of a job on this node, or on some of its GPUs, until none is left.

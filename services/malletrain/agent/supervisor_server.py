@@ -37,7 +37,7 @@ class SupervisorServer:
     """
 
     def __init__(self, open_session: Callable[[Send, JobOwner | None], SupervisorSession], log: Log) -> None:
-        """Serve once started.
+        """Nothing happens before `start`.
 
         Args:
             open_session: Makes a session that sends by this function, for the workers of this owner.

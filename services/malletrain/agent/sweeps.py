@@ -23,7 +23,7 @@ class Sweeps(Protocol):
 
 
 class SweepsAtOnce:
-    """Each is done before `begin` returns: for whoever has nothing else to do meanwhile."""
+    """Does each sweep before `begin` returns. An agent, which has many sessions, uses `SweepsInThreads`."""
 
     def begin(self, user_id: int, job_id: str, sweep: Callable[[], None], done: Callable[[], None]) -> None:
         """Do it, and call `done`."""
@@ -32,7 +32,7 @@ class SweepsAtOnce:
         done()
 
     def is_under_way(self, job_id: str) -> bool:
-        """No."""
+        """Never: each is over when `begin` returns."""
         del job_id
         return False
 
@@ -41,7 +41,7 @@ class SweepsInThreads:
     """Each is done in a thread of the job's owner. Use from one event loop."""
 
     def __init__(self, log: Log) -> None:
-        """Do nothing yet.
+        """Nothing happens before `begin`.
 
         Args:
             log: Called with a line about each sweep that could not be done.
@@ -52,9 +52,9 @@ class SweepsInThreads:
         self._under_way: Counter[str] = Counter()
 
     def begin(self, user_id: int, job_id: str, sweep: Callable[[], None], done: Callable[[], None]) -> None:
-        """Begin one."""
+        """Begin a sweep in a thread, and call `done` in the event loop after it."""
         self._under_way[job_id] += 1
-        task = start_task(self._sweep(user_id, job_id, sweep, done), f"sweep of {job_id}", self._note)
+        task = start_task(self._sweep(user_id, job_id, sweep, done), f"sweep of {job_id}", self._log_error)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -73,5 +73,5 @@ class SweepsInThreads:
             if not self._under_way[job_id]:
                 del self._under_way[job_id]
 
-    def _note(self, error: BaseException) -> None:
+    def _log_error(self, error: BaseException) -> None:
         self._log(f"a sweep has failed: {error!r}")

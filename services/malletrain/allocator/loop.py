@@ -125,7 +125,7 @@ class ControlLoop:
         self._log = structlog.get_logger(__name__)
         self.plans: Hub[allocator_pb2.Plan] = Hub(merge=newest)
         self.newest: allocator_pb2.Plan | None = store.newest()
-        machine = AllocatorMachine(settings.machine_options, _remembered(self.newest, boot_times.all()))
+        machine = AllocatorMachine(settings.machine_options, _read_remembered(self.newest, boot_times.all()))
         self._machine = MachineLoop[AllocatorMachine, Stimulus, Effects](machine, recorder, clock, self._perform)
 
     @property
@@ -169,7 +169,7 @@ class ControlLoop:
             self._stays_are_listed = False  # it may be a Scavenger of another version than before
         joined = tuple(map(messages.node_from_proto, message.joined))
         self._spans.note_event(message, self._clock.time())
-        self._recording.note(message)
+        self._recording.record(message)
         self._machine.apply(NodesReported(joined, tuple(message.left), message.snapshot))
 
     async def _on_jobs(self, message: job_manager_pb2.WatchJobsResponse) -> None:
@@ -227,7 +227,7 @@ class ControlLoop:
     async def _apply_plan(self, question: ApplyPlan, context: TraceContext | None) -> PlanAnswered:
         plan = question.plan
         if self._span is not None:
-            self._span.solved(plan.problem.whole, plan.allocation)
+            self._span.note_solution(plan.problem.whole, plan.allocation)
         parts = map(messages.assignment_to_proto, question.parts)
         request = job_manager_pb2.ApplyPlanRequest(generation=plan.generation, assignments=parts, partial=True)
         try:
@@ -255,11 +255,11 @@ class ControlLoop:
         )
         describe(message, plan.planning.plan_input, plan.problem, plan.allocation, plan.decisions)
         if span is not None:
-            span.answered(message)
+            span.note_outcome(message)
         self._span = None
         self._span_ends.close()
         self._warn_of(plan.planning.plan_input.faults)
-        self._metrics.planned(plan.generation, plan.problem.whole, plan.allocation, answer.outcome)
+        self._metrics.note_plan(plan.generation, plan.problem.whole, plan.allocation, answer.outcome)
         self.newest = message
         self._plans_to_store.add((message,))
         self.plans.publish(message)
@@ -293,17 +293,17 @@ class ControlLoop:
 
     async def _ask_samples(self, jobs: Set[str], context: TraceContext | None) -> dict[str, int]:
         """How many samples members of fleets and jobs with a deadline have trained on."""
-        found: dict[str, int] = {}
+        samples: dict[str, int] = {}
         if not jobs:
-            return found
+            return samples
         list_jobs = self._peers.job_manager.ListJobs
         request, metadata = job_manager_pb2.ListJobsRequest(states=_HOLDING_STATES), metadata_of(context)
         try:
             async for page in all_pages_async(list_jobs, request, timeout=_ANSWER_SECONDS, metadata=metadata):
-                found.update((job.id, job.samples) for job in page.jobs if job.id in jobs)
+                samples.update((job.id, job.samples) for job in page.jobs if job.id in jobs)
         except grpc.aio.AioRpcError as error:
             self._log.debug("no fresh samples", code=error.code().name)
-        return found
+        return samples
 
     async def _ask_feed_rates(self, members: Sequence[str], context: TraceContext | None) -> dict[str, float]:
         """How many samples/s the feeds of members can prepare on a node."""
@@ -344,7 +344,7 @@ class ControlLoop:
         return None, map(messages.node_from_proto, listed.nodes)
 
 
-def _remembered(newest_plan: allocator_pb2.Plan | None, growths: Iterable[BootTime]) -> Remembered:
+def _read_remembered(newest_plan: allocator_pb2.Plan | None, growths: Iterable[BootTime]) -> Remembered:
     """What the database says of the time before this process."""
     if newest_plan is None:
         return Remembered(growths=tuple(growths))

@@ -132,7 +132,7 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
     async def _solve(self, problem: AllocationProblem, formulation: Formulation, seconds: float) -> Allocation:
         async with self._solving:
             allocation = await asyncio.to_thread(solve, problem, formulation, seconds, self._process)
-        self._metrics.solved(allocation)
+        self._metrics.note_solution(allocation)
         return allocation
 
     async def Solve(
@@ -179,10 +179,10 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
             raise NotFoundError("there is no plan yet: it takes a node or a job")
         if generation in (0, newest.generation):
             return newest
-        found = self._loop.not_stored_yet(generation) or await asyncio.to_thread(self._store.get, generation)
-        if found is None:
+        plan = self._loop.not_stored_yet(generation) or await asyncio.to_thread(self._store.get, generation)
+        if plan is None:
             raise NotFoundError(f"plan {generation} is not kept; the newest is {newest.generation}")
-        return found
+        return plan
 
     async def WatchPlans(
         self, request: allocator_pb2.WatchPlansRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -240,7 +240,6 @@ def create(
     Args:
         settings: What the services share.
         section: The Allocator's own settings.
-        clock: The clock.
         credential: What it shows to the other services.
         replay_command: The program that replays the past for auto-tuning.
     """

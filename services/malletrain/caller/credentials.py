@@ -46,18 +46,18 @@ class RenewedToken:
     """The token of a file that somebody else renews; read whenever it is shown."""
 
     def __init__(self, path: Path) -> None:
-        """Read it once.
+        """Reads the file, so that a missing one is told at once.
 
         Raises:
             InvalidInputError: there is no token.
         """
         self._path = path
-        self._last = _checked(_read(path), TOKEN_FILE_VARIABLE)
+        self._last = _check_token(_read(path), TOKEN_FILE_VARIABLE)
 
     def token(self) -> str:
         """The token; the last one that was good where the file has none now."""
         with suppress(InvalidInputError):
-            self._last = _checked(_read(self._path), TOKEN_FILE_VARIABLE)
+            self._last = _check_token(_read(self._path), TOKEN_FILE_VARIABLE)
         return self._last
 
 
@@ -65,8 +65,7 @@ class MungeToken:
     """A token that JobManager gives in exchange for a MUNGE credential; another one once half of its time is over."""
 
     def __init__(self, munge: Munge, job_manager: Peer, *, needed: bool, monotonic: Callable[[], float]) -> None:
-        """Ask for nothing yet.
-
+        """
         Args:
             munge: Commands of MUNGE.
             job_manager: JobManager.
@@ -96,10 +95,10 @@ class MungeToken:
                 if self._needed:
                     raise
                 return ""
-            given = self._exchange(credential)
-            lifespan = unix_seconds(given.identity.expire_time) - unix_seconds(given.identity.issue_time)
+            answer = self._exchange(credential)
+            lifespan = unix_seconds(answer.identity.expire_time) - unix_seconds(answer.identity.issue_time)
             self._renew_at = self._monotonic() + lifespan / 2
-            self._token = given.token
+            self._token = answer.token
         return self._token
 
     def _exchange(self, credential: str) -> access_pb2.ExchangeMungeCredentialResponse:
@@ -142,7 +141,7 @@ def caller_credential(settings: InstallationView, environment: Mapping[str, str]
     """
     variables = os.environ if environment is None else environment
     if token := variables.get(TOKEN_VARIABLE, "").strip():
-        return FixedToken(_checked(token, TOKEN_VARIABLE))
+        return FixedToken(_check_token(token, TOKEN_VARIABLE))
     if path := variables.get(TOKEN_FILE_VARIABLE, ""):
         return RenewedToken(Path(path))
     from malletrain.runtime.access.munge import find_munge  # who has a token starts sooner without it
@@ -168,7 +167,7 @@ def _read(path: Path) -> str:
         raise InvalidInputError(TOKEN_FILE_VARIABLE, f"a file with a token ({error.strerror})", str(path)) from error
 
 
-def _checked(token: str, variable: str) -> str:
+def _check_token(token: str, variable: str) -> str:
     if len(token) > _MAX_TOKEN_LENGTH or not _TOKEN.match(token):
         raise InvalidInputError(variable, f"a token: at most {_MAX_TOKEN_LENGTH} letters, digits and ._-")
     return token

@@ -13,7 +13,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import resources_pb2
 
 MAX_JOBS = 1000
-"""Of a submission."""
+"""How many jobs one submission may have."""
 _MAX_LIMIT = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _EXAMPLE = "'lr=0.1,0.01 depth=18,50 %2'"
@@ -105,7 +105,7 @@ def array_specs(request: JobRequest, array: ArrayRequest) -> list[resources_pb2.
     check_used("--array", request, array.parameters)
     specs: list[resources_pb2.JobSpec] = []
     for parameters in array.combinations():
-        own = _own(request, parameters)
+        own = _with_parameters(request, parameters)
         if specs and not _chooses_script(request.command):
             spec = resources_pb2.JobSpec()
             spec.CopyFrom(specs[0])
@@ -139,7 +139,7 @@ def filled_spec(request: JobRequest, parameters: Mapping[str, str]) -> resources
     Raises:
         InvalidInputError: a value is not as expected.
     """
-    return job_spec(_own(request, parameters))
+    return job_spec(_with_parameters(request, parameters))
 
 
 def _chooses_script(command: Iterable[str]) -> bool:
@@ -149,16 +149,16 @@ def _chooses_script(command: Iterable[str]) -> bool:
     return any("{" in word for word in words[: script + 1])
 
 
-def _own(request: JobRequest, parameters: Mapping[str, str]) -> JobRequest:
+def _with_parameters(request: JobRequest, parameters: Mapping[str, str]) -> JobRequest:
     """The request with the values of parameters in its command and variables."""
     return replace(
         request,
-        command=[_filled(word, parameters) for word in request.command],
-        env={name: _filled(value, parameters) for name, value in request.env.items()},
+        command=[_fill(word, parameters) for word in request.command],
+        env={name: _fill(value, parameters) for name, value in request.env.items()},
     )
 
 
-def _filled(text: str, parameters: Mapping[str, str]) -> str:
+def _fill(text: str, parameters: Mapping[str, str]) -> str:
     """A text with the values of parameters; other braces stay, as in JSON."""
     return re.sub(r"\{([A-Za-z0-9_-]{1,64})\}", lambda match: parameters.get(match[1], match[0]), text)
 

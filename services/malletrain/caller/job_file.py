@@ -62,7 +62,7 @@ def read_job_file(
     tree = {key: value for key, value in tree.items() if key not in others}
     for key in tree:
         if key not in JOB_KEYS:
-            raise InvalidInputError(f"{name}:{line_of(text, key)}", _known(key, tree[key]), key)
+            raise InvalidInputError(f"{name}:{line_of(text, key)}", _checked_key(key, tree[key]), key)
     if "command" not in tree:
         raise InvalidInputError(name, 'a key command, e.g. command = ["python", "train.py"]')
     values: dict[str, Any] = {}
@@ -185,7 +185,7 @@ def _check_value(name: str, values: Mapping[str, Any]) -> None:
         needs_of(JobRequest(command=("",), **{name: values[name]}))
 
 
-def _known(key: str, value: object) -> str:
+def _checked_key(key: str, value: object) -> str:
     if isinstance(value, dict) and "command" in value:
         return f"the keys at the top of the file, without a table [{key}]"
     if absent := why_absent(key):

@@ -70,41 +70,43 @@ class ChosenLaunch:
 
 
 def choose_launch(
-    command: Sequence[str], directory: Path, asked: AskedLaunch, environment: Mapping[str, str] = os.environ
+    command: Sequence[str], directory: Path, request: AskedLaunch, environment: Mapping[str, str] = os.environ
 ) -> ChosenLaunch:
     """Look at the command's files, which are never run, and choose what was not asked for.
 
     Args:
         command: Program and arguments.
         directory: Folder that the workers start in.
-        asked: What was asked for.
+        request: What was asked for.
         environment: The job's variables; PATH and PYTHONPATH say where its files are.
 
     Raises:
         InvalidInputError: more nodes are asked for than the script can use.
     """
-    named = "" if asked.backend == _UNSPECIFIED else _name(asked.backend)
-    most = max(asked.max_nodes or max((asked.min_nodes, *asked.permitted)), asked.slots)
-    several = most > 1 or (asked.max_nodes is None and not asked.permitted and named != "command")
+    named = "" if request.backend == _UNSPECIFIED else _name(request.backend)
+    most = max(request.max_nodes or max((request.min_nodes, *request.permitted)), request.slots)
+    several = most > 1 or (request.max_nodes is None and not request.permitted and named != "command")
     script = read_script(command, directory, environment.get("PATH"), environment.get("PYTHONPATH", ""))
-    advice = advise(script, named, several=several, scale_named=(asked.max_nodes or 0) > 1)
-    if advice.one_node and asked.min_nodes > 1:
-        raise InvalidInputError(asked.min_option, f"1, or a --backend: {advice.note}", asked.min_nodes)
-    most_nodes = _max_nodes(advice, asked)
+    advice = advise(script, named, several=several, scale_named=(request.max_nodes or 0) > 1)
+    if advice.one_node and request.min_nodes > 1:
+        raise InvalidInputError(request.min_option, f"1, or a --backend: {advice.note}", request.min_nodes)
+    most_nodes = _max_nodes(advice, request)
     return ChosenLaunch(
         resources_pb2.LauncherBackend.Value(f"LAUNCHER_BACKEND_{advice.backend.upper() or 'UNSPECIFIED'}"),
         most_nodes,
-        [nodes for nodes in asked.permitted if not advice.one_node or nodes <= most_nodes],
+        [nodes for nodes in request.permitted if not advice.one_node or nodes <= most_nodes],
         "".join(letter if letter.isprintable() else "?" for letter in advice.note)[:_MAX_NOTE_LENGTH],
     )
 
 
-def _max_nodes(advice: LaunchAdvice, asked: AskedLaunch) -> int:
+def _max_nodes(advice: LaunchAdvice, request: AskedLaunch) -> int:
     if advice.one_node:
         return 1
-    if asked.max_nodes is not None:
-        return asked.max_nodes
-    return max((asked.min_nodes, *asked.permitted)) if advice.usually_one_node else max(asked.min_nodes, _MAX_NODES)
+    if request.max_nodes is not None:
+        return request.max_nodes
+    return (
+        max((request.min_nodes, *request.permitted)) if advice.usually_one_node else max(request.min_nodes, _MAX_NODES)
+    )
 
 
 def _name(backend: Backend) -> str:
@@ -217,11 +219,11 @@ def job_spec(request: JobRequest) -> resources_pb2.JobSpec:
     # Nothing was asked for but the default.
     by_replica = request.min_nodes == 1 and replica > 1
     min_nodes, option = (replica, "--nodes-per-replica") if by_replica else (request.min_nodes, "--min")
-    asked = AskedLaunch(
+    launch_request = AskedLaunch(
         parse_backend(request.backend), min_nodes, request.max_nodes, request.permitted, request.slots, option
     )
     near, level = parse_topology(request.topology)
-    launch = choose_launch(request.command, directory, asked, request.env)
+    launch = choose_launch(request.command, directory, launch_request, request.env)
     return resources_pb2.JobSpec(
         name=request.name or default_name(request.command),
         command=request.command,

@@ -78,7 +78,6 @@ def matching(lines: Iterable[LogLine], grep: str, field: str) -> Iterator[LogLin
     """Those lines in which a regular expression is found.
 
     Args:
-        lines: The lines.
         grep: The expression; empty: all lines.
         field: Its name, for errors.
 
@@ -110,7 +109,7 @@ def log_lines(stubs: ServiceStubs, job_id: str, tail: int = 0, since_ms: int = 0
 
 
 def followed_log(
-    stubs: ServiceStubs, job_id: str, tail: int, told: Callable[[str], None], since_ms: int = 0
+    stubs: ServiceStubs, job_id: str, tail: int, say: Callable[[str], None], since_ms: int = 0
 ) -> Iterator[LogLine]:
     """The lines of a job's log until it has ended, over restarts of JobManager: no line comes twice or is left out.
 
@@ -118,7 +117,7 @@ def followed_log(
         stubs: The services.
         job_id: The job.
         tail: Only the last lines of those that there are, this many; 0: all.
-        told: Told that JobManager does not answer, and that it does again.
+        say: Told that JobManager does not answer, and that it does again.
         since_ms: As `log_lines`.
 
     Raises:
@@ -126,7 +125,7 @@ def followed_log(
     """
     stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS)
     positions: dict[str, int] = {}
-    for part in across_restarts("JobManager", lambda: _log_parts(stubs, job_id, tail, since_ms, positions), told):
+    for part in across_restarts("JobManager", lambda: _log_parts(stubs, job_id, tail, since_ms, positions), say):
         yield from _lines_of(part)
         positions.update(part.positions)
         if part.ended:

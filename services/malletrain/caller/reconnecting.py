@@ -29,7 +29,7 @@ _PASSING = frozenset(
 def across_restarts(
     name: str,
     open_stream: Callable[[], Generator[ItemT, None, None]],
-    told: Callable[[str], None],
+    say: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[ItemT]:
     """The items of a stream, which is opened again, with back-off, whenever it ends or the service is gone.
@@ -39,7 +39,7 @@ def across_restarts(
     Args:
         name: The service, for people.
         open_stream: Makes the calls; closed when the caller has seen enough.
-        told: Told that the service does not answer, and that it does again.
+        say: Told that the service does not answer, and that it does again.
         pause: Waits for so many seconds.
 
     Raises:
@@ -51,7 +51,7 @@ def across_restarts(
             with closing(open_stream()) as stream:
                 for item in stream:
                     if gone:
-                        told(f"{name} answers again")
+                        say(f"{name} answers again")
                     gone = False
                     backoff.succeed()
                     yield item
@@ -59,6 +59,6 @@ def across_restarts(
             if error.code() not in _PASSING or is_unverified(error):
                 raise
             if not gone and error.code() is grpc.StatusCode.UNAVAILABLE:
-                told(f"{name} does not answer; waiting for it (Ctrl-C ends this)")
+                say(f"{name} does not answer; waiting for it (Ctrl-C ends this)")
                 gone = True
         pause(backoff.fail())

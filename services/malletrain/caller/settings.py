@@ -127,7 +127,7 @@ def caller_settings(
     else:
         file = settings_file(config)
     text = _read(file) if file is not None else ""
-    tree = _parsed(text, file)
+    tree = _parse(text, file)
     read = _Reader(tree, environment, text, file)
     read.refuse_unknown_keys()
     folder = state_dir or _path(read.text("state_dir", "")) or default_state_folder()
@@ -152,8 +152,7 @@ class _Reader:
     def __init__(
         self, tree: Mapping[str, Any], environment: Mapping[str, str], text: str = "", file: Path | None = None
     ) -> None:
-        """Read nothing yet.
-
+        """
         Args:
             tree: What the file says.
             environment: Variables of this process.
@@ -219,7 +218,7 @@ def _read(file: Path) -> str:
         raise InvalidInputError(str(file), f"a readable TOML file ({error.strerror})") from None
 
 
-def _parsed(text: str, file: Path | None) -> dict[str, Any]:
+def _parse(text: str, file: Path | None) -> dict[str, Any]:
     if not text:
         return {}
     import tomllib  # not everybody has a file

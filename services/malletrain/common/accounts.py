@@ -187,5 +187,5 @@ def may_gain_nothing() -> bool:
 
 def account_environment(own: Mapping[str, str], account: Account) -> dict[str, str]:
     """What an account's processes inherit: of root's environment only what says where programs and devices are."""
-    kept = {name: value for name, value in own.items() if name in _KEPT or name.startswith(_KEPT_BEGINNING)}
-    return {**kept, "HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}
+    inherited = {name: value for name, value in own.items() if name in _KEPT or name.startswith(_KEPT_BEGINNING)}
+    return {**inherited, "HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}

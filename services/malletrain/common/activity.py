@@ -101,7 +101,7 @@ class ActivityWatch:
     """Looks at the processes of workers, as seldom as it may. Use from one thread."""
 
     def __init__(self, gpu_is_busy: Callable[[Collection[int]], bool] = lambda _: False) -> None:
-        """Know nothing yet.
+        """Nothing happens before `look`.
 
         Args:
             gpu_is_busy: Whether a GPU is at work for one of these processes. Asked where they seem idle.
@@ -156,7 +156,7 @@ class WaitLook:
     """How processes wait that do nothing, and what tells in the next look which of their threads poll."""
 
     def __init__(self, pids: Iterable[int], before: WaitLook | None = None, elapsed: float = 1.0) -> None:
-        """Look at them.
+        """Looks at the processes once; `wait` is the answer.
 
         Args:
             before: The look before; None: there was none.

@@ -183,8 +183,7 @@ class Cgroups:
     """
 
     def __init__(self, folder: Path | None, say: Callable[[str], None], reason: str = "") -> None:
-        """Touch nothing yet.
-
+        """
         Args:
             folder: Where they are; it need not exist. None: there are none.
             say: Called with a line of text the first time that something can't be done.

@@ -126,8 +126,8 @@ def spawn(
     try:
         for source, _ in wanted:
             copies.append(fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE))
-        kept = {target for _, target in wanted}
-        actions: list[tuple[int, ...]] = [(os.POSIX_SPAWN_CLOSE, number) for number in _inheritable() - kept]
+        inherited = {target for _, target in wanted}
+        actions: list[tuple[int, ...]] = [(os.POSIX_SPAWN_CLOSE, number) for number in _inheritable() - inherited]
         actions += [(os.POSIX_SPAWN_DUP2, copy, target) for copy, (_, target) in zip(copies, wanted, strict=True)]
         group: dict[str, Any] = {"setpgroup": 0} if new_group else {}
         pid = os.posix_spawn(

@@ -193,7 +193,7 @@ class _Output:
         self._transport: asyncio.BaseTransport | None = None
 
     async def open(self) -> None:
-        """Hear it."""
+        """Make the pipe, and read from it in this event loop."""
         os.close(self.writing)
         reading, self.writing = os.pipe()
         loop = asyncio.get_running_loop()
@@ -207,7 +207,7 @@ class _Output:
             self.stream.feed_eof()
 
     def close(self) -> None:
-        """Stop to hear."""
+        """Stop reading."""
         if self._transport is not None:
             self._transport.close()
 
@@ -217,7 +217,7 @@ async def start_command(
     environment: Mapping[str, str],
     *,
     folder: str | None = None,
-    given: bytes | None = None,
+    stdin: bytes | None = None,
     hear_output: bool = True,
     hear_errors: bool = True,
     line_bytes: int = _LINE_BYTES,
@@ -230,7 +230,7 @@ async def start_command(
         command: Program and arguments.
         environment: The whole environment; variables with names that are odd to a shell may get lost.
         folder: Working directory; None: that of this process.
-        given: Its standard input, as a file; None: there is none.
+        stdin: Its standard input, as a file; None: there is none.
         hear_output: Whether to read its standard output; else it goes nowhere.
         hear_errors: Whether to read its standard error; else it goes nowhere.
         line_bytes: Longest line that is read at once, in bytes.
@@ -245,7 +245,7 @@ async def start_command(
     if sum(thread.name == _THREAD for thread in threading.enumerate()) >= _MAX_UNENDED:
         raise StartTimeoutError(errno.ETIMEDOUT, f"{_MAX_UNENDED} earlier commands have not ended")
     output, errors = _Output(line_bytes), _Output(line_bytes)
-    source = _input(given)
+    source = _input(stdin)
     try:
         for heard, stream in ((hear_output, output), (hear_errors, errors)):
             if heard:
@@ -272,12 +272,12 @@ async def start_command(
     return RunningCommand(start, process, output, errors)
 
 
-def _input(given: bytes | None) -> int:
+def _input(content: bytes | None) -> int:
     """Descriptor of a standard input: a file in memory, so that nobody waits until a program has read it."""
-    if given is None:
+    if content is None:
         return os.open(os.devnull, os.O_RDONLY)
-    descriptor = os.memfd_create("given", os.MFD_CLOEXEC)
+    descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb", closefd=False) as file:
-        file.write(given)
+        file.write(content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor

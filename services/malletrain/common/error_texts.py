@@ -86,8 +86,8 @@ def read_error(text: str) -> ErrorText:
     is_consequence = _is_consequence(plain, first)
     if not is_consequence and _is_consequence(plain, chosen):
         chosen = first
-    shown = tuple(plain[max(0, chosen + 1 - MAX_LINES) : chosen + 1])
-    return ErrorText(plain[chosen], is_own=not is_consequence, is_consequence=is_consequence, lines=shown)
+    last_lines = tuple(plain[max(0, chosen + 1 - MAX_LINES) : chosen + 1])
+    return ErrorText(plain[chosen], is_own=not is_consequence, is_consequence=is_consequence, lines=last_lines)
 
 
 def _is_consequence(lines: Sequence[str], number: int) -> bool:

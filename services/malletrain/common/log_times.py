@@ -55,10 +55,10 @@ class LogTimes:
         return self.times[-1] if self.times else 0
 
     def seen(self, size: int, now_ms: int) -> LogTimes:
-        """After a look.
+        """The times after one more look at the log.
 
         Args:
-            size: How large the log is, in bytes. Less than before: it was cut, and what was known is void.
+            size: How large the log is, in bytes. Less than before: it was cut, and what was known no longer holds.
             now_ms: When, in milliseconds since the epoch. A clock that was put back stands still.
         """
         if size == self.size:
@@ -92,7 +92,7 @@ class LogTimes:
         return self.sizes[place - 1] if place else 0
 
     def text(self) -> str:
-        """As a file."""
+        """The content of the file that holds these times."""
         return "".join(map(entry_text, self.sizes, self.times))
 
 
@@ -223,12 +223,12 @@ class LogTimesWriter:
             with self._lock:
                 if log in self._logs:
                     self._logs[log] = seen
-                told = error is None or isinstance(error, FileNotFoundError) or log in self._warned
-                if not told:
+                is_known = error is None or isinstance(error, FileNotFoundError) or log in self._warned
+                if not is_known:
                     self._warned.add(log)
                 if ends and log in self._ending:
                     self._drop(log)
-            if not told:
+            if not is_known:
                 self._warn(f"when {log.name!r} was written is not kept: {error}")
 
     def _drop(self, log: Path) -> None:
@@ -263,7 +263,7 @@ class LogTimesWriter:
         read = 0
         if known is None:
             try:
-                before, read = _stored(path)
+                before, read = _read_stored(path)
             except OSError as raised:
                 before, error = LogTimes(), raised
         elif known.file == file:
@@ -295,7 +295,7 @@ def _write(path: Path, times: LogTimes, whole: bool) -> OSError | None:
     return None
 
 
-def _stored(path: Path) -> tuple[LogTimes, int]:
+def _read_stored(path: Path) -> tuple[LogTimes, int]:
     """What an earlier writer left, and how many bytes it is."""
     try:
         with open_plain(path) as file:

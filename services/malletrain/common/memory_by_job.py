@@ -14,8 +14,7 @@ class MemoryByJob(Generic[ValueT]):
     """The newest value of each job, with what it follows from. May be used by several threads."""
 
     def __init__(self, max_jobs: int = _MAX_JOBS) -> None:
-        """Remember nothing.
-
+        """
         Args:
             max_jobs: Beyond so many, all are forgotten.
         """

@@ -28,7 +28,6 @@ class MountTable:
     """The mounts that this process sees. To ask it looks at no file system but /proc, so it never waits for one."""
 
     def __init__(self, file: Path = _OWN_MOUNTS) -> None:
-        """Touch nothing yet."""
         self._file = file
         self._descriptor: int | None = None
         self._poll = select.poll()

@@ -162,7 +162,7 @@ class OrderlyLeave:
     """
 
     def __init__(self, root: int, now: float, grace: float, user_id: int | None = None) -> None:
-        """Ask those that are first.
+        """Asks the processes that are to end first; `advance` asks the others when they are due.
 
         Args:
             root: Process id of the command, which is also that of its process group.

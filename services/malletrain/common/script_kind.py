@@ -24,7 +24,7 @@ _PLACE = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 _READERS = frozenset({"get", "getenv", "pop"})
 _OPTIONS = frozenset({"--local_rank", "--local-rank"})
 _DEEPEST = 12
-"""Dots in a name."""
+"""How many dots a name may have; a longer chain of attributes is none that we look for."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ def evidence_of(source: bytes) -> Evidence:
             aliases |= {alias.asname or alias.name: _join(module, alias.name) for alias in node.names}
     names, place, keywords = set[str](), set[str](), set[str]()
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Attribute, ast.Name)) and (name := _dotted(node)):
+        if isinstance(node, (ast.Attribute, ast.Name)) and (name := _dotted_name(node)):
             first, dot, rest = name.partition(".")
             names.add(aliases.get(first, first) + dot + rest)
         elif isinstance(node, ast.Call):
-            called = _called(node)
+            called = _called_name(node)
             keywords |= {f"{called}.{keyword.arg}" for keyword in node.keywords if keyword.arg}
         place |= set(_read_variables(node))
     return Evidence(frozenset(imports), frozenset(names), frozenset(place), frozenset(keywords))
@@ -94,7 +94,7 @@ def _join(module: str, name: str) -> str:
     return f"{module}{name}" if module.endswith(".") else f"{module}.{name}"
 
 
-def _dotted(node: ast.expr) -> str:
+def _dotted_name(node: ast.expr) -> str:
     """A chain of attributes as one name; empty if it begins with anything but a name."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute) and len(parts) < _DEEPEST:
@@ -103,28 +103,28 @@ def _dotted(node: ast.expr) -> str:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
-def _called(node: ast.Call) -> str:
+def _called_name(node: ast.Call) -> str:
     """The last part of the name of what is called."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def _read_variables(node: ast.AST) -> Iterator[str]:
     """Variables of a place that are read here, as `os.environ["RANK"]`, or asked for by `"RANK" in os.environ`."""
-    asked: ast.expr | None = None
+    key: ast.expr | None = None
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-        asked = node.slice
+        key = node.slice
     elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-        asked = node.left
+        key = node.left
     elif isinstance(node, ast.Call) and node.args:
-        name = _called(node)
+        name = _called_name(node)
         if name in _READERS:
-            asked = node.args[0]
+            key = node.args[0]
         elif name == "add_argument":
             texts = {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
             if texts & _OPTIONS:
                 yield "LOCAL_RANK"
-    if isinstance(asked, ast.Constant) and asked.value in _PLACE:
-        yield asked.value
+    if isinstance(key, ast.Constant) and key.value in _PLACE:
+        yield key.value
 
 
 ReadFile = Callable[[Path], bytes | None]
@@ -211,7 +211,6 @@ class Script:
     """What is known of a command.
 
     Attributes:
-        kind: Its kind.
         name: What to call it: the script, module or program.
         launcher: What starts the ranks, if it is a launcher.
         helped: Whether it uses one of `malletrain.client`'s helpers, so that it goes on where it was.
@@ -441,8 +440,8 @@ def _kind_by_torch(evidence: Evidence) -> ScriptKind:
     initialises = any(name.rpartition(".")[2] in _INITIALISERS for name in evidence.names | evidence.imports)
     spawns = evidence.uses("torch", "spawn", "start_processes")
     forks = evidence.uses("torch", "Process") or evidence.uses("multiprocessing", "Process")
-    told = "init_process_group.world_size" in evidence.keywords
-    if initialises and (spawns or ((forks or told) and not evidence.place)):
+    names_world_size = "init_process_group.world_size" in evidence.keywords
+    if initialises and (spawns or ((forks or names_world_size) and not evidence.place)):
         return ScriptKind.OWN_RANKS
     several = any(evidence.imports_any(package) and evidence.uses(package, *ends) for package, ends in _TRAINERS)
     lightning = evidence.imports_any(*_LIGHTNING) and bool(

@@ -96,8 +96,7 @@ class Crew:
     """Tasks that last as long as their owner, which is told when one has ended before. Use from one event loop."""
 
     def __init__(self, ended: Callable[[], object]) -> None:
-        """Begin without tasks.
-
+        """
         Args:
             ended: Called when a task has ended that was not cancelled; `check` says why.
         """
@@ -113,9 +112,9 @@ class Crew:
             name: What it is called.
             may_end: Whether it may end without an error.
         """
-        self._tasks.append(start_task(work if may_end else lasting(work, name), name, self._note))
+        self._tasks.append(start_task(work if may_end else lasting(work, name), name, self._keep_error))
 
-    def _note(self, error: BaseException) -> None:
+    def _keep_error(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._ended()
 

@@ -27,7 +27,7 @@ class TraceContext:
 
     @property
     def traceparent(self) -> str:
-        """As W3C writes it."""
+        """The value of the header `traceparent`, as W3C Trace Context defines it."""
         return f"00-{self.trace_id}-{self.span_id}-{int(self.sampled):02x}"
 
 

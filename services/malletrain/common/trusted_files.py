@@ -32,7 +32,6 @@ class PathEntry:
     """One entry on the way to a file.
 
     Attributes:
-        path: Its path.
         mode: Kind and permissions, as stat(2) has them.
         user_id: Number of its owner.
         group_writes: Whether its group may write it and has other members than the owner, as far as is known.

@@ -28,8 +28,7 @@ class UserThreads:
     """A few threads for each user. Use from one event loop."""
 
     def __init__(self, at_once: int = _AT_ONCE, max_waiting: int = _MAX_WAITING, seconds: float = _SECONDS) -> None:
-        """Begin none.
-
+        """
         Args:
             at_once: Threads that look at one user's things at the same time.
             max_waiting: How many may wait for a thread of one user.
@@ -44,7 +43,7 @@ class UserThreads:
     async def run(self, user: Hashable, work: Callable[[], ResultT]) -> ResultT:
         """Do something in a thread.
 
-        Whoever is cancelled does not wait for the end of the thread, which keeps its place until then.
+        A caller that is cancelled does not wait for the end of the thread, which keeps its place until then.
 
         Args:
             user: Whose things it looks at.

@@ -352,7 +352,6 @@ class InitHold:
     """
 
     def __init__(self, start: StartSignal) -> None:
-        """Wait for nothing yet."""
         self._start = start
         self.armed = False
 

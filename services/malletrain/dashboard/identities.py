@@ -55,8 +55,7 @@ class Viewers:
     """Verifies tokens. Remembers those that were verified a moment ago, so that not every request costs a call."""
 
     def __init__(self, job_manager: Callable[[], grpc.aio.Channel], now: Callable[[], float]) -> None:
-        """Ask nobody yet.
-
+        """
         Args:
             job_manager: Channel to JobManager, without a token.
             now: Seconds since the epoch.
@@ -67,8 +66,8 @@ class Viewers:
 
     def by_id(self, token_id: str) -> Viewer | None:
         """A viewer who was verified lately."""
-        found = (viewer for _, viewer in self._known.values() if viewer.token_id == token_id)
-        return next(found, None)
+        viewers = (viewer for _, viewer in self._known.values() if viewer.token_id == token_id)
+        return next(viewers, None)
 
     def by_token(self, token: str) -> Viewer | None:
         """The viewer of a token that was verified lately."""
@@ -90,7 +89,7 @@ class Viewers:
         if known is not None and now - checked < _FRESH_S:
             return known
         try:
-            found = await self._ask(token)
+            viewer = await self._ask_services(token)
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
                 self._known.pop(token, None)
@@ -98,13 +97,13 @@ class Viewers:
             if known is not None and now - checked < _STALE_S:
                 return known
             raise UnverifiableError from error
-        if found is None:
+        if viewer is None:
             return None
-        self._known[token] = (now, found)
+        self._known[token] = (now, viewer)
         self._known.move_to_end(token)
         while len(self._known) > _MOST:
             self._forget_one()
-        return found
+        return viewer
 
     def _forget_one(self) -> None:
         """Forget the oldest token of whoever has the most: nobody makes us forget those of others."""
@@ -112,7 +111,7 @@ class Viewers:
         most = max(users, key=lambda user: users[user])
         self._known.pop(next(token for token, (_, viewer) in self._known.items() if viewer.user == most))
 
-    async def _ask(self, token: str) -> Viewer | None:
+    async def _ask_services(self, token: str) -> Viewer | None:
         metadata = header_of(FixedToken(token))
         stub = access_pb2_grpc.AccessServiceStub(self._job_manager())
         answer = await stub.GetIdentity(access_pb2.GetIdentityRequest(), metadata=metadata, timeout=DEADLINE_SECONDS)

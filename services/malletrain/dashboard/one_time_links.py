@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 LIFESPAN_S = 300.0
 """How long a link is good for."""
 MAX_LINKS = 16
-"""Links that may be unused at a time; the oldest of more is void."""
+"""Links that may be unused at a time; of more, the oldest is no longer valid."""
 MAX_LOGGED_REFUSALS = 8
 """Refusals of one link that are logged: others can ask as often as they like."""
 
@@ -34,8 +34,7 @@ class OneTimeLinks:
     """
 
     def __init__(self, monotonic: Callable[[], float], make: Callable[[], str] = secrets.token_urlsafe) -> None:
-        """No links yet.
-
+        """
         Args:
             monotonic: Monotonic clock in seconds.
             make: Makes a code, or a mark, that nobody can guess.
@@ -44,7 +43,7 @@ class OneTimeLinks:
         self._issued: OrderedDict[bytes, _Issued] = OrderedDict()
 
     def new(self, token: str) -> str:
-        """A new code.
+        """Make a code for a link.
 
         Args:
             token: What it stands for.
@@ -57,8 +56,8 @@ class OneTimeLinks:
 
     def token(self, code: str) -> str:
         """What a code stands for, which stays unused; empty where it was used, is too old, or was never made."""
-        found = self._valid(code)
-        return found.token if found is not None else ""
+        issued = self._valid(code)
+        return issued.token if issued is not None else ""
 
     def open(self, code: str, mark: str) -> str:
         """A browser opens a link: the first one gets a mark, and from now on the code is for it alone.
@@ -70,13 +69,13 @@ class OneTimeLinks:
         Returns:
             The browser's mark; empty where the code stands for nothing, or is for another browser.
         """
-        found = self._valid(code)
-        if found is None:
+        issued = self._valid(code)
+        if issued is None:
             return ""
-        if found.browser:
-            return mark if _is(mark, found.browser) else ""
+        if issued.browser:
+            return mark if _is(mark, issued.browser) else ""
         made = self._make()
-        found.browser = _hash(made)
+        issued.browser = _hash(made)
         return made
 
     def is_for(self, code: str, mark: str) -> bool:
@@ -86,8 +85,8 @@ class OneTimeLinks:
             code: Code of the link.
             mark: As `open` gave it.
         """
-        found = self._valid(code)
-        return found is not None and bool(found.browser) and _is(mark, found.browser)
+        issued = self._valid(code)
+        return issued is not None and bool(issued.browser) and _is(mark, issued.browser)
 
     def use(self, code: str, mark: str) -> str:
         """As `token`, for the browser with a mark only; from now on the code stands for nothing.
@@ -100,15 +99,15 @@ class OneTimeLinks:
 
     def refuse(self, code: str) -> bool:
         """Count that a link was refused to somebody; returns whether this is to be logged: of each link a few times."""
-        found = self._valid(code)
-        if found is None:
+        issued = self._valid(code)
+        if issued is None:
             return False
-        found.refusals += 1
-        return found.refusals <= MAX_LOGGED_REFUSALS
+        issued.refusals += 1
+        return issued.refusals <= MAX_LOGGED_REFUSALS
 
     def _valid(self, code: str) -> _Issued | None:
-        found = self._issued.get(_hash(code))
-        return found if found is not None and self._monotonic() < found.until else None
+        issued = self._issued.get(_hash(code))
+        return issued if issued is not None and self._monotonic() < issued.until else None
 
 
 def _is(text: str, hashed: bytes) -> bool:

@@ -37,7 +37,7 @@ _MAX_ERROR_LENGTH = 500
 
 @dataclass(frozen=True)
 class RunningReplay:
-    """The replay that runs.
+    """The replay that is being computed now.
 
     Attributes:
         what_if: What is replayed.
@@ -70,7 +70,7 @@ class Replays:
         now: Callable[[], float],
         changed: Callable[[], None],
     ) -> None:
-        """Replay nothing yet.
+        """Nothing happens before `start`.
 
         Args:
             config: File of settings; None: the usual one.
@@ -82,7 +82,7 @@ class Replays:
         self.running: RunningReplay | None = None
         self._command, self._token, self._config = tuple(command), token, config
         self._now, self._notify = now, changed
-        self._found: OrderedDict[WhatIf, WhatIfComparison] = OrderedDict()
+        self._results: OrderedDict[WhatIf, WhatIfComparison] = OrderedDict()
         self._failures: OrderedDict[WhatIf, str] = OrderedDict()
         self._task: asyncio.Task[object] | None = None
         self._folder = TemporaryDirectory(prefix="malletrain-week-")
@@ -103,9 +103,9 @@ class Replays:
         """The same; 0 where no past has been asked for lately."""
         return self._past if self._now() - self._past <= _FRESH_S else 0
 
-    def found(self, what_if: WhatIf) -> WhatIfComparison | None:
+    def result_of(self, what_if: WhatIf) -> WhatIfComparison | None:
         """What a what-if gave; None: it was not replayed, or that is no longer kept."""
-        return self._found.get(what_if)
+        return self._results.get(what_if)
 
     def failure(self, what_if: WhatIf) -> str:
         """Why it could not be replayed; empty: it was not tried, or it could."""
@@ -114,16 +114,16 @@ class Replays:
     def of_same_past(self, what_if: WhatIf) -> list[tuple[WhatIf, WhatIfComparison]]:
         """All that is kept of the same part of the past."""
         key = (what_if.past, what_if.days)
-        return [(known, found) for known, found in self._found.items() if (known.past, known.days) == key]
+        return [(known, comparison) for known, comparison in self._results.items() if (known.past, known.days) == key]
 
     def start(self, what_if: WhatIf, user: str) -> None:
         """Replay it, unless that is kept, or another replay runs."""
-        if self.running is not None or what_if in self._found:
+        if self.running is not None or what_if in self._results:
             return
         self._failures.pop(what_if, None)
         self.running = RunningReplay(what_if, user, self._now())
         self._task = start_task(self._replay(what_if), "replay", log_failure)
-        self._changed()
+        self._note_change()
 
     def cancel(self) -> None:
         """End the replay that runs."""
@@ -137,68 +137,70 @@ class Replays:
             await asyncio.gather(self._task, return_exceptions=True)
         self._folder.cleanup()
 
-    def _changed(self) -> None:
+    def _note_change(self) -> None:
         self.version += 1
         self._notify()
 
     async def _replay(self, what_if: WhatIf) -> None:
         try:
             async with asyncio.timeout(MAX_S):
-                found = await self._asked(what_if)
-            _keep(self._found, what_if, found)
+                comparison = await self._ask_process(what_if)
+            _keep(self._results, what_if, comparison)
         except TimeoutError:
             _keep(self._failures, what_if, f"it took more than {MAX_S / 60:.0f} minutes")
         except asyncio.CancelledError:
             _keep(self._failures, what_if, "it was cancelled")
         except (OSError, RuntimeError) as error:
-            self._failed(what_if, str(error))
+            self._note_failure(what_if, str(error))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             # What replays may be of another version.
-            self._failed(what_if, f"the answer of the process that replays can't be read: {error!r}")
+            self._note_failure(what_if, f"the answer of the process that replays can't be read: {error!r}")
         finally:
             self.running = None
-            self._changed()
+            self._note_change()
 
-    def _failed(self, what_if: WhatIf, why: str) -> None:
+    def _note_failure(self, what_if: WhatIf, why: str) -> None:
         structlog.get_logger(__name__).info("a replay has failed", what_if=what_if.in_words(), error=why)
         _keep(self._failures, what_if, why[:_MAX_ERROR_LENGTH])
 
-    async def _asked(self, what_if: WhatIf) -> WhatIfComparison:
-        """What the process answers.
+    async def _ask_process(self, what_if: WhatIf) -> WhatIfComparison:
+        """Run the process for a what-if, and return what it answers.
 
         Raises:
             RuntimeError: it has failed; the message says why.
             OSError: it can't be started.
         """
         request = json.dumps(self._request(what_if)).encode()
-        process = await start_command(self._command, os.environ, given=request, line_bytes=_MAX_LINE_LENGTH)
+        process = await start_command(self._command, os.environ, stdin=request, line_bytes=_MAX_LINE_LENGTH)
         try:
-            found, said, status = await asyncio.gather(self._answer(process), process.stderr.read(), process.wait())
-            errors = said.decode("utf-8", "replace").strip().splitlines()
+            comparison, error_output, status = await asyncio.gather(
+                self._answer(process), process.stderr.read(), process.wait()
+            )
+            errors = error_output.decode("utf-8", "replace").strip().splitlines()
         finally:
             await process.close()
-        if found is None:
+        if comparison is None:
             raise RuntimeError(errors[-1] if errors else f"the process that replays has ended with status {status}")
-        return found
+        return comparison
 
     async def _answer(self, process: RunningCommand) -> WhatIfComparison | None:
         async for line in process.stdout:
-            told = json.loads(line)
-            if "found" in told:
-                return from_document(WhatIfComparison, told["found"])
+            message = json.loads(line)
+            if "found" in message:
+                return from_document(WhatIfComparison, message["found"])
             if self.running is not None:
-                self.running = replace(self.running, share=told["share"])
-                self._changed()
+                self.running = replace(self.running, share=message["share"])
+                self._note_change()
         return None
 
     def _request(self, what_if: WhatIf) -> dict[str, object]:
         folder = Path(self._folder.name)
         pasts = sorted(folder.glob("*.past"), key=lambda path: path.stat().st_mtime)
-        kept = folder / f"{what_if.past}.past"
-        for path in [path for path in pasts if path != kept][: -(_MAX_PASTS - 1)]:
+        past = folder / f"{what_if.past}.past"
+        for path in [path for path in pasts if path != past][: -(_MAX_PASTS - 1)]:
             path.unlink()
         return {
-            "past": str(kept),
+            "past": str(past),
             "until": what_if.past,
             "days": what_if.days,
             "forward_s": what_if.forward_s,
@@ -212,7 +214,7 @@ class Replays:
         }
 
 
-def _keep(kept: OrderedDict[WhatIf, ValueT], what_if: WhatIf, value: ValueT) -> None:
-    kept[what_if] = value
-    while len(kept) > _MAX_KEPT:
-        kept.popitem(last=False)
+def _keep(memory: OrderedDict[WhatIf, ValueT], what_if: WhatIf, value: ValueT) -> None:
+    memory[what_if] = value
+    while len(memory) > _MAX_KEPT:
+        memory.popitem(last=False)

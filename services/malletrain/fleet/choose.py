@@ -24,7 +24,6 @@ class PlannerChoice:
     """The planner that was chosen.
 
     Attributes:
-        planner: The planner.
         seconds: Expected time of each planner.
         reason: Why, for people.
     """

@@ -83,10 +83,10 @@ def _best_fit(counts: Sequence[int], nodes: Mapping[str, int], had: Sequence[fro
                 if wide
                 else max(free, key=lambda node: (free[node], node in known))
             )
-            taken = min(left, free[name])
-            shares[member][name] = taken
-            free[name] -= taken
-            left -= taken
+            count = min(left, free[name])
+            shares[member][name] = count
+            free[name] -= count
+            left -= count
     return shares
 
 
@@ -126,7 +126,7 @@ def relabelled(shares: Shares, nodes: Mapping[str, int], had: Sequence[frozenset
 def named(shares: Shares, nodes: Mapping[str, int], had: Sequence[frozenset[Gpu]]) -> tuple[frozenset[Gpu], ...]:
     """Numbers of GPUs: members keep those that they have, and the others take what is left, from the first."""
     free = {name: dict.fromkeys(range(size)) for name, size in nodes.items()}
-    kept: list[list[Gpu]] = []
+    own_gpus: list[list[Gpu]] = []
     for own, before in zip(shares, had, strict=True):
         mine = [
             (name, number)
@@ -135,11 +135,11 @@ def named(shares: Shares, nodes: Mapping[str, int], had: Sequence[frozenset[Gpu]
         ]
         for name, number in mine:
             del free[name][number]
-        kept.append(mine)
-    for own, mine in zip(shares, kept, strict=True):
+        own_gpus.append(mine)
+    for own, mine in zip(shares, own_gpus, strict=True):
         for name, count in own.items():
             missing = count - sum(node == name for node, _ in mine)
             for number in tuple(free[name])[:missing]:
                 mine.append((name, number))
                 del free[name][number]
-    return tuple(frozenset(mine) for mine in kept)
+    return tuple(frozenset(mine) for mine in own_gpus)

@@ -73,16 +73,16 @@ def replanned(
     free = gpus - sum(counts.values())
     if len(waiting) > free or not counts:
         return min_gpus(table, work, gpus)
-    kept = {**counts, **min_gpus(table, waiting, free)} if waiting else dict(counts)
-    before = max(work[m] / table.rate(m, count) for m, count in kept.items())
-    if not _may_gain(table, work, kept, gpus, stall_s, before, exempt=waiting):
-        return kept
+    continued = {**counts, **min_gpus(table, waiting, free)} if waiting else dict(counts)
+    before = max(work[m] / table.rate(m, count) for m, count in continued.items())
+    if not _may_gain(table, work, continued, gpus, stall_s, before, exempt=waiting):
+        return continued
     wanted = min_gpus(table, work, gpus)
     after = max(
         work[m] / table.rate(m, count) + (stall_s if count != counts.get(m, count) else 0.0)
         for m, count in wanted.items()
     )
-    return wanted if after < before else kept
+    return wanted if after < before else continued
 
 
 def _may_gain(

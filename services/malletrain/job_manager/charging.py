@@ -19,7 +19,7 @@ _MIN_YEAR = 1970
 
 
 class ChargeRate(BaseModel):
-    """What is charged from a month on."""
+    """The rate and the discount that apply from a month on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,7 +47,7 @@ class ChargeRate(BaseModel):
 
 @dataclass(frozen=True)
 class Charge:
-    """What a usage costs.
+    """What the usage of a time costs.
 
     Attributes:
         full: Without the discount.
@@ -58,7 +58,7 @@ class Charge:
     reduced: float = 0.0
 
     def __add__(self, other: Charge) -> Charge:
-        """Both together."""
+        """The sum of both."""
         return Charge(self.full + other.full, self.reduced + other.reduced)
 
 

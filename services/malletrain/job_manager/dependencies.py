@@ -11,9 +11,9 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import resources_pb2
 
 MAX_DEPENDENCIES = 64
-"""Of a job."""
+"""How many dependencies a job may have."""
 MAX_NAMES = 256
-"""Different ones in a submission: each is looked up."""
+"""How many different jobs and arrays a submission may name as dependencies: each is looked up."""
 _NAME = re.compile(r"[ja][0-9]{6,18}\Z")
 _LISTS = ("after", "after_ok")
 

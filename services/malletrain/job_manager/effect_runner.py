@@ -34,11 +34,11 @@ from malletrain.job_manager.telemetry.change_spans import ChangeSpans
 
 _PAUSE_SECONDS = 5.0
 _COLLECTIONS = 6
-"""Half a minute."""
+"""So many attempts, half a minute in all: then processes of another account that do not end are given up."""
 
 
 class StimuliTaker(Protocol):
-    """Receives the outcomes of effects."""
+    """Takes in how effects ended; the engine, which owns the state."""
 
     def apply(self, stimulus: Stimulus) -> object:
         """Apply what happened."""
@@ -48,7 +48,7 @@ class StimuliTaker(Protocol):
 
 
 class EffectRunner:
-    """Performs effects, each once at a time. One that fails is asked for again, by the state machine or at a tick."""
+    """Performs effects, none of them twice at the same time. One that fails is required again at a later stimulus."""
 
     def __init__(
         self,
@@ -59,15 +59,14 @@ class EffectRunner:
         jobs: Callable[[], Mapping[str, Job]],
         owner: StimuliTaker,
     ) -> None:
-        """Perform nothing yet.
-
+        """
         Args:
             launcher: Owns the supervisors.
             peers: Scavenger and Monitor.
-            spans: Told of commands.
+            spans: Records when commands are sent.
             writer: Knows what is stored: most effects begin after that.
             jobs: The active jobs as they are now, by identifier.
-            owner: Told what came of effects.
+            owner: Gets the outcome of each effect as a stimulus, and jobs' progress.
         """
         self._launcher = launcher
         self._peers = peers
@@ -211,5 +210,5 @@ class EffectRunner:
         if job is None or job.incarnation != incarnation or job.stop is not None:
             return None
         fleet = job.fleet_id if job.spec.shares_across_nodes else ""
-        left = max(0, job.spec.max_restarts - job.counted_failures)
-        return LaunchOrder(job_id, incarnation, job.owner, job.spec, job.sequence, job.commanded, fleet, left)
+        restarts_left = max(0, job.spec.max_restarts - job.counted_failures)
+        return LaunchOrder(job_id, incarnation, job.owner, job.spec, job.sequence, job.commanded, fleet, restarts_left)

@@ -87,8 +87,8 @@ class Engine:
             peers: Scavenger and Monitor.
             recorder: Runs the state machine.
             clock: Wall clock.
-            metrics: Told of each change.
-            spans: Told of changed jobs and of commands.
+            metrics: Counts each change.
+            spans: Traces changes of scale, from changed jobs and commands.
             last_number: New jobs get numbers above this one, too, whatever the store knows.
         """
         self.jobs: Hub[JobsChanged] = Hub(merge=JobsChanged.followed_by)
@@ -143,7 +143,7 @@ class Engine:
         Raises:
             StalePlanError: a plan does not fit the state.
             NotFoundError: the stimulus is for a job that is not active.
-            DatabaseUnavailableError: the stimulus is a request, and nothing was done. See also `settled`.
+            DatabaseUnavailableError: the stimulus is a request, and nothing was done. See also `wait_until_stored`.
             CommitUnknownError: the stimulus is a request; it was done, and its record is stored or will be, unless this
                 process is killed before.
             Exception: a defect of the state machine; see `FlightRecorder.advance`. The state stays as it was.
@@ -174,10 +174,10 @@ class Engine:
     def _perform(self, step: ManagerStep) -> bool:
         """Begin effects; returns whether nodes are being released by them."""
         result = step.result
-        self._ended.note(result.changed)
-        self._metrics.applied(step.stimulus, step.before, result, self._clock.monotonic() - step.now.monotonic)
+        self._ended.note_ended(result.changed)
+        self._metrics.note_applied(step.stimulus, step.before, result, self._clock.monotonic() - step.now.monotonic)
         if result.changed:
-            self._spans.changed(result.changed)
+            self._spans.note_changes(result.changed)
         return self._effects.dispatch(result.effects)
 
     def _publish(self, step: ManagerStep) -> None:
@@ -195,7 +195,7 @@ class Engine:
         for job_id, notice, nodes in result.notices:
             self._effects.notify(job_id, notice, nodes)
 
-    async def settled(self, *job_ids: str) -> None:
+    async def wait_until_stored(self, *job_ids: str) -> None:
         """Wait until all that has been applied is stored. To be awaited immediately before a request is applied.
 
         Args:
@@ -204,22 +204,21 @@ class Engine:
         Raises:
             DatabaseUnavailableError: the database does not answer.
         """
-        if (noted := self._progress.take(self.state.jobs, job_ids)) is not None:
+        if (noted := self._progress.take_newer(self.state.jobs, job_ids)) is not None:
             self.apply(noted)
         while self._writer.behind:
-            await self._writer.stored()
+            await self._writer.wait_until_stored()
 
     async def caught_up(self) -> None:
         """Wait until all that has been applied so far is stored, unless the database does not answer."""
         with contextlib.suppress(DatabaseUnavailableError):
-            await self._writer.stored()
+            await self._writer.wait_until_stored()
 
-    async def apply_plan(self, plan: PlanReceived, taken: Callable[[Iterable[str]], None]) -> TransactionResult:
+    async def apply_plan(self, plan: PlanReceived, note_rescaled: Callable[[Iterable[str]], None]) -> TransactionResult:
         """Apply a plan, and wait until that is stored.
 
         Args:
-            plan: The plan.
-            taken: Called with the jobs that it changes, before any command goes out.
+            note_rescaled: Called with the jobs that it changes, before any command goes out.
 
         Raises:
             StalePlanError: nothing of it fits the state.
@@ -229,9 +228,9 @@ class Engine:
         if self._writer.failing:
             raise DatabaseUnavailableError("job_manager")
         result = self.apply(plan)
-        taken(result.rescaled)
+        note_rescaled(result.rescaled)
         try:
-            await self._writer.stored()
+            await self._writer.wait_until_stored()
         except DatabaseUnavailableError as error:
             raise CommitUnknownError("job_manager") from error
         return result
@@ -242,7 +241,7 @@ class Engine:
             job = self.state.jobs.get(report.job_id)
             if job is None:
                 self._correct(self._ended.corrected(report))
-            elif self._progress.note(job, report) is not None:
+            elif self._progress.note_progress(job, report) is not None:
                 self.apply(report)
 
     def _correct(self, job: Job | None) -> None:
@@ -252,9 +251,9 @@ class Engine:
             self._writer.add(Change([job]), self.state.jobs)
             self.jobs.publish(JobsChanged({job.id: job}, None, frozenset({job.id})))
 
-    def shown(self, job: Job) -> Job:
+    def with_newest_samples(self, job: Job) -> Job:
         """A job with its newest samples, which need not be part of the state yet."""
-        return self._progress.shown(job)
+        return self._progress.with_newest_samples(job)
 
     def samples_in_usage(self) -> dict[int, int]:
         """The newest samples of the jobs whose usage goes on, by number."""
@@ -265,7 +264,7 @@ class Engine:
         """Have samples in the state before a stimulus that may end their job."""
         if isinstance(stimulus, SupervisorEnded | Shutdown):
             only = [stimulus.job_id] if isinstance(stimulus, SupervisorEnded) else None
-            if (noted := self._progress.take(self.state.jobs, only)) is not None:
+            if (noted := self._progress.take_newer(self.state.jobs, only)) is not None:
                 self.apply(noted)
 
     async def run(self, reconcile_seconds: float, progress_seconds: float) -> None:
@@ -330,7 +329,7 @@ class Engine:
         """
         self._ended.forget(numbers)
         self._writer.add(Change(removed_jobs=numbers, removed_requests=request_ids), self.state.jobs)
-        await self._writer.stored()
+        await self._writer.wait_until_stored()
 
     def _are_held(self, nodes: frozenset[str]) -> bool:
         jobs = JobTable.over(self.state.jobs).on_nodes(nodes)
@@ -375,7 +374,7 @@ class Engine:
             parts = range(0, len(names), _NOTED_AT_ONCE)
             for first in parts:
                 some = names[first : first + _NOTED_AT_ONCE]
-                if (noted := self._progress.take(self.state.jobs, some)) is not None:
+                if (noted := self._progress.take_newer(self.state.jobs, some)) is not None:
                     self.apply(noted)
                 # A release takes several turns of the loop: it must not wait for such a part in each of them.
                 await asyncio.sleep(min(_NOTING_PAUSE_SECONDS, seconds / (2 * len(parts))))

@@ -55,7 +55,6 @@ class LogFile:
     """A log file, as it was looked at.
 
     Attributes:
-        path: Its path.
         size: In bytes.
         written_ms: When it was last written, in milliseconds since the epoch.
     """
@@ -67,7 +66,7 @@ class LogFile:
 
 @dataclass(frozen=True)
 class _Unread:
-    """What of a file is still to be read."""
+    """The part of a file that is still to be read."""
 
     file: LogFile
     key: str
@@ -75,7 +74,7 @@ class _Unread:
     times: LogTimes
 
     @property
-    def left(self) -> int:
+    def unread_bytes(self) -> int:
         """How many bytes are to be read."""
         return self.file.size - self.begin
 
@@ -107,7 +106,6 @@ class LogReader:
         """Begin at positions in the log files of a job's folder.
 
         Args:
-            folder: The folder.
             positions: By key of a file, as `WrittenLine` has them. A file that is not named, or shorter, is read from
                 its start.
             since_ms: What is known to have been written before needs not be read, in milliseconds since the epoch;
@@ -118,7 +116,7 @@ class LogReader:
         self._since_ms = since_ms
         self._times: dict[str, tuple[tuple[int, int], LogTimes]] = {}
         """By key, with the time and size of the file in which they were found."""
-        self._shown: dict[str, int] = {}
+        self._returned_states: dict[str, int] = {}
         """Hashes of the states of lines without an end that were returned, by key of the file."""
 
     def read(self, to_the_end: bool = False, states: bool = False, fresh: bool = False) -> list[WrittenLine]:
@@ -186,10 +184,10 @@ class LogReader:
         count = max(1, len(files))
         most = min(MAX_ENTRIES, max(_MIN_TIMES, _MAX_TIMES // count))
         share = min(MAX_FILE_BYTES, max(_MIN_TIMES_BYTES, _TIMES_BYTES_PER_READ // count))
-        left = _TIMES_BYTES_PER_READ
+        budget = _TIMES_BYTES_PER_READ
         known: dict[str, tuple[tuple[int, int], LogTimes]] = {}
         for key, file in reversed(files.items()):
-            if left <= 0 and key not in self._times:
+            if budget <= 0 and key not in self._times:
                 continue
             try:
                 with open_plain(log_times_path(file.path)) as opened:
@@ -198,9 +196,9 @@ class LogReader:
                     before = self._times.get(key)
                     if before is not None and before[0] == version:
                         known[key] = version, before[1].reduced(most)
-                    elif (taken := min(share, status.st_size)) <= left:
-                        left -= taken
-                        known[key] = version, read_times(_end_of(opened, status.st_size, taken), most)
+                    elif (bytes_read := min(share, status.st_size)) <= budget:
+                        budget -= bytes_read
+                        known[key] = version, read_times(_end_of(opened, status.st_size, bytes_read), most)
             except OSError:
                 continue  # none was written, or the job has removed it
         self._times = known
@@ -223,20 +221,20 @@ class LogReader:
             limit = None if end >= part.file.size else end
             if limit is not None and limit <= part.begin:
                 continue
-            texts, taken = self._read_file(part, most, limit, to_the_end, states)
+            texts, bytes_read = self._read_file(part, most, limit, to_the_end, states)
             if not texts:
                 # The beginnings of many lines must not use up what others may take.
-                if taken == 0 or end - part.begin > _MAX_LINE_BYTES:
+                if bytes_read == 0 or end - part.begin > _MAX_LINE_BYTES:
                     silent.add(part.key)
                 continue
-            most -= taken
+            most -= bytes_read
             writer = writer_of(part.file.path)
             for text, position in texts:
                 known = part.times.ms_at(position)
                 # What was written after the last look is as old as the file, at most.
                 by = known or part.last_ms
-                told = by if known or fresh or part.times.sizes else 0
-                lines.append((by, WrittenLine(f"{writer} | {text}", part.key, position, told)))
+                time = by if known or fresh or part.times.sizes else 0
+                lines.append((by, WrittenLine(f"{writer} | {text}", part.key, position, time)))
         lines.sort(key=lambda line: line[0])
         return [line for _, line in lines], silent
 
@@ -255,18 +253,18 @@ class LogReader:
         key = part.key
         offset = self._offsets.get(key, 0)
         texts: list[tuple[str, int]] = []
-        taken, rest, at_end = 0, b"", False
+        bytes_read, rest, at_end = 0, b"", False
         try:
             with open_plain(part.file.path) as file:
                 if offset > os.fstat(file.fileno()).st_size:
                     offset = 0  # the job has put something else in its place
                 file.seek(offset)
-                while taken < most and not at_end:
+                while bytes_read < most and not at_end:
                     wanted = CHUNK_BYTES if limit is None else min(CHUNK_BYTES, limit - offset - len(rest))
                     chunk = file.read(wanted) if wanted > 0 else b""
                     at_end = len(chunk) < CHUNK_BYTES
                     *whole, rest = (rest + chunk).split(b"\n")
-                    taken += max(len(chunk), _MIN_LINE_COST * len(whole))
+                    bytes_read += max(len(chunk), _MIN_LINE_COST * len(whole))
                     for line in whole:
                         *parts, last = _parts(line)
                         for piece in parts:
@@ -274,7 +272,7 @@ class LogReader:
                             self._add_part(texts, key, piece, offset)
                         offset += len(last) + 1
                         self._add(texts, key, last, offset)
-                        self._shown.pop(key, None)
+                        self._returned_states.pop(key, None)
                     *parts, rest = _parts(rest)
                     for piece in parts:
                         offset += len(piece)
@@ -289,19 +287,19 @@ class LogReader:
             # What comes before its newest state will not be needed any more.
             offset += rest.rstrip(b"\r").rfind(b"\r") + 1
             self._add(texts, key, rest, offset)
-            self._shown[key] = hash(text)
+            self._returned_states[key] = hash(text)
         self._offsets[key] = offset
-        return texts, taken
+        return texts, bytes_read
 
     def _add_part(self, texts: list[tuple[str, int]], key: str, part: bytes, end: int) -> None:
         """Add a part of a line that is too long. It always counts, so that whoever reads much also gets lines."""
-        self._shown.pop(key, None)
+        self._returned_states.pop(key, None)
         texts.append((last_state(part), end))
 
     def _add(self, texts: list[tuple[str, int]], key: str, line: bytes, end: int) -> None:
         """Add a line or its state, unless it is a state that was returned before the line had its end."""
         text = last_state(line)
-        if key not in self._shown or (text and hash(text) != self._shown[key]):
+        if key not in self._returned_states or (text and hash(text) != self._returned_states[key]):
             texts.append((text, end))
 
 
@@ -316,13 +314,13 @@ def _until(unread: Sequence[_Unread], budget: int) -> tuple[int, int]:
     """
     parts = [(part, part.first_ms, part.last_ms) for part in unread]
     low, high = min(first for _, first, _ in parts), max(last for _, _, last in parts)
-    if sum(part.left for part in unread) <= budget:
+    if sum(part.unread_bytes for part in unread) <= budget:
         return high, high
     while high - low > 1:
         middle = (low + high) // 2
         if sum(part.end_at(middle) - part.begin for part, _, _ in parts) <= budget:
             low = middle
-            budget -= sum(part.left for part, _, last in parts if last <= low)
+            budget -= sum(part.unread_bytes for part, _, last in parts if last <= low)
             parts = [each for each in parts if each[2] > low]
         else:
             high = middle

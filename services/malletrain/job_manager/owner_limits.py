@@ -24,8 +24,7 @@ class OwnerBuckets:
     """A token bucket for each owner. Full ones are forgotten: they are like those of owners who are not known."""
 
     def __init__(self, per_second: float, capacity: float, clock: Clock) -> None:
-        """All are full.
-
+        """
         Args:
             per_second: Tokens that come back each second, above 0.
             capacity: Most tokens of an owner, at least 1.
@@ -39,7 +38,7 @@ class OwnerBuckets:
         """Owners whose buckets are kept."""
         return frozenset(self._buckets)
 
-    def take(self, owner: str, count: int = 1) -> float:
+    def take_tokens(self, owner: str, count: int = 1) -> float:
         """Take tokens; returns 0, or after how many seconds there are enough: then none was taken.
 
         Args:
@@ -51,10 +50,10 @@ class OwnerBuckets:
             self._buckets = {owner: bucket for owner, bucket in self._buckets.items() if not bucket.at(now).is_full}
         known = self._buckets.get(owner)
         bucket = known.at(now) if known else TokenBucket.full(self._per_second, self._capacity, now)
-        taken = bucket.take(count)
-        if taken is None:
+        reduced = bucket.without_tokens(count)
+        if reduced is None:
             return bucket.wait_seconds(count)
-        self._buckets[owner] = taken
+        self._buckets[owner] = reduced
         return 0.0
 
 
@@ -62,8 +61,7 @@ class OwnerLimits:
     """Counts the jobs that each owner has and submits. Operators and services are bound by the limits, too."""
 
     def __init__(self, max_jobs: int, submissions_per_second: float, clock: Clock) -> None:
-        """Count from now on.
-
+        """
         Args:
             max_jobs: Most jobs of an owner that are not in a final state.
             submissions_per_second: Jobs that an owner may submit in a second for long; as many as in four seconds may
@@ -87,7 +85,7 @@ class OwnerLimits:
         Raises:
             LimitExceededError: the owner submits too many; this one is not counted.
         """
-        wait = self._submissions.take(owner, max(1, jobs))
+        wait = self._submissions.take_tokens(owner, max(1, jobs))
         if wait:
             raise LimitExceededError(
                 f"{owner} submits too often: at most {self._per_second:g} jobs a second "
@@ -104,7 +102,7 @@ class OwnerLimits:
             LimitExceededError: the caller makes too many; this one changes nothing.
         """
         self.count_submission(caller)
-        wait = self._changes.take(caller)
+        wait = self._changes.take_tokens(caller)
         if wait:
             raise LimitExceededError(
                 f"{caller} changes jobs too often: at most {MAX_CHANGES_AT_ONCE} at once, and one in "

@@ -78,7 +78,7 @@ class ManagerPeers:
 
     def note_trained(self, job: Job) -> None:
         """Remember the nodes on which a job trains well, if it does: before its processes there change or end."""
-        self._evidence.see(job, self._clock.time())
+        self._evidence.note_success(job, self._clock.time())
 
     def move_times(self, seconds: float) -> None:
         """The wall clock was set by so many seconds."""
@@ -96,7 +96,7 @@ class ManagerPeers:
         """
         now, present = self._clock.time(), list(jobs)
         for name in nodes:
-            self._evidence.failed(job, name, now)
+            self._evidence.note_failure(job, name, now)
         for name in dict.fromkeys(nodes):
             suspicion = self._evidence.suspicion(name, present, now)
             if suspicion is None:

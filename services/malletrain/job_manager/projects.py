@@ -20,7 +20,7 @@ _MAX_TOLD = 10
 
 @dataclass(frozen=True)
 class ProjectRule:
-    """What the operator has set.
+    """How the operator lets users name projects.
 
     Attributes:
         listed: Users of each project, `*` for all; empty: each user's Unix groups are its projects.
@@ -36,7 +36,6 @@ class OwnerProjects:
     """The projects of one user.
 
     Attributes:
-        names: Their names.
         source: Where they come from, for people.
         required: Whether each job must have one.
     """

@@ -122,7 +122,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Open the store. Processes and peers are left alone until `run`."""
         self._section = section
         self._clock = clock
-        self._told_messages: MemoryByJob[resources_pb2.Job] = MemoryByJob()
+        self._service_messages: MemoryByJob[resources_pb2.Job] = MemoryByJob()
         state_dir = settings.state_dir.resolve()
         state_dir.mkdir(parents=True, exist_ok=True)
         self._certificates = CertificateRenewal(state_dir, (_SUPERVISOR,), clock, settings.tls.lifespan_seconds)
@@ -154,7 +154,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         )
         self._spans = ChangeSpans()
         self._launcher = SupervisorLauncher(
-            settings_for_launches, os.environ, self._secrets, self._accounts, self._spans.reported
+            settings_for_launches, os.environ, self._secrets, self._accounts, self._spans.note_reports
         )
         self._peers = ManagerPeers(settings, clock, installation.credential("job_manager"))
         self._access = AccessService(installation)
@@ -204,7 +204,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                     lasting(self._engine.run(self._section.reconcile_seconds, self._section.progress_seconds), "engine")
                 )
                 group.create_task(lasting(self._secrets.keep(self._active_folders), "secrets"))
-                group.create_task(lasting(self._certificates.keep(), "certificates"))
+                group.create_task(lasting(self._certificates.keep_renewed(), "certificates"))
                 group.create_task(ending(self._retention.run(), "retention"))
                 for notifier in self._notifiers:
                     group.create_task(lasting(notifier.run(), "notices"))
@@ -292,7 +292,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         def record(_: TransactionResult) -> Submission:
             return Submission(request.request_id, fingerprint, numbers)
 
-        self._numbers.note(numbers[-1])
+        self._numbers.keep_number(numbers[-1])
         identifiers = tuple(secrets.token_hex(16) for _ in specs)
         self._engine.apply(Submitted(specs, owner, identifiers), record if request.request_id else None)
         return pb.SubmitJobsResponse(jobs=[self._message(number) for number in numbers])
@@ -345,21 +345,21 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
 
         submitted = () if isinstance(specs, InvalidInputError) else specs
         while True:
-            await self._engine.settled()
+            await self._engine.wait_until_stored()
             if not any(spec.dependencies for spec in submitted):
                 return specs
             try:
                 unfinished, error = await self._launcher.threads.run(owner, check)
             except UserBusyError as busy:
                 raise LimitExceededError(f"what is submitted can't be checked: {busy}") from busy
-            await self._engine.settled()
+            await self._engine.wait_until_stored()
             if all(map(self._engine.is_active, unfinished)):  # else some have ended meanwhile, and how is to be seen
                 return error or specs
 
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
         """One job."""
         del context
-        return pb.GetJobResponse(job=self._shown(await self._find_job(request.job_id)))
+        return pb.GetJobResponse(job=self._visible_message(await self._find_job(request.job_id)))
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
         """Jobs, oldest or newest first."""
@@ -383,7 +383,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                 if not _is_asked_for(job, request):
                     position = job.number
                     continue
-                jobs.append(self._told(job))
+                jobs.append(self._message_among_many(job))
                 held, position = held + jobs[-1].ByteSize(), job.number
                 if held >= MAX_BYTES:
                     break
@@ -416,7 +416,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         del context
         job = await self._find_job(request.job_id)
         require_owner(current_caller(), job.owner, job.id, "cancel it")
-        await self._engine.settled(job.id)
+        await self._engine.wait_until_stored(job.id)
         if self._engine.is_active(job.id):
             self._engine.apply(Cancelled(job.id, current_caller().user))
         return pb.CancelJobResponse(job=self._message(job.number))
@@ -429,7 +429,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         job = await self._find_job(request.job_id)
         require_owner(caller, job.owner, job.id, "change it")
         weight = submission.check_weight(request)
-        await self._engine.settled(job.id)
+        await self._engine.wait_until_stored(job.id)
         if not self._engine.is_active(job.id):
             raise PreconditionError(f"job {job.id} has ended: nothing of it can be changed")
         self._engine.apply(WeightSet(job.id, weight, caller.user))
@@ -448,16 +448,16 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                 yield pb.WatchJobsResponse(snapshot=first, jobs=jobs, plan_generation=generation, more=more)
                 first = False
             async for changed in changes:
-                told = changed.told(without_progress=request.without_progress)
-                if told or changed.generation is not None:
-                    for jobs, more in self._pieces(told, request):
+                for_watcher = changed.for_watcher(without_progress=request.without_progress)
+                if for_watcher or changed.generation is not None:
+                    for jobs, more in self._pieces(for_watcher, request):
                         yield pb.WatchJobsResponse(jobs=jobs, plan_generation=changed.generation or 0, more=more)
 
     def _pieces(
         self, jobs: Iterable[Job], request: pb.WatchJobsRequest
     ) -> Iterator[tuple[list[resources_pb2.Job], bool]]:
-        told = map(self._told, jobs)
-        return pieces(told) if request.in_pieces else iter([(list(told), False)])
+        messages = map(self._message_among_many, jobs)
+        return pieces(messages) if request.in_pieces else iter([(list(messages), False)])
 
     async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Context) -> pb.ApplyPlanResponse:
         """Apply a plan, or the part of it that fits, or refuse it as a whole."""
@@ -468,9 +468,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             (entry.job_id, self._assigned(entry, f"assignments[{index}].nodes"))
             for index, entry in enumerate(request.assignments)
         )
-        with self._spans.taking_plan(request.generation) as taken:
+        with self._spans.taking_plan(request.generation) as note_rescaled:
             result = await self._engine.apply_plan(
-                PlanReceived(request.generation, assignments, request.partial), taken
+                PlanReceived(request.generation, assignments, request.partial), note_rescaled
             )
         return pb.ApplyPlanResponse(
             rescaled_job_ids=result.rescaled,
@@ -536,11 +536,11 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         rows = self._store.events(wire.position(request.page_token), size + 1, number)
         token = str(rows[size - 1].sequence) if len(rows) > size else ""
         owners = self._store.owners({stored.event.job_id for stored in rows})
-        shown = (
+        messages = (
             event_visible_to(current_caller(), wire.event_message(stored), owners.get(stored.event.job_id, ""))
             for stored in rows[:size]
         )
-        events, more = next(pieces(shown))
+        events, more = next(pieces(messages))
         token = str(events[-1].sequence) if more else token
         return pb.ListJobEventsResponse(events=events, next_page_token=token)
 
@@ -563,22 +563,22 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         return job
 
     def _message(self, number: int) -> Any:
-        return self._shown(self._job(job_id(number)))
+        return self._visible_message(self._job(job_id(number)))
 
-    def _told(self, job: Job) -> resources_pb2.Job:
+    def _message_among_many(self, job: Job) -> resources_pb2.Job:
         """A job among many: services are told no more than they need."""
         if current_caller().role is not Role.SERVICE:
-            return self._shown(job)
-        terms = self._engine.shown(job), self._launcher.version_of(job.id)
+            return self._visible_message(job)
+        terms = self._engine.with_newest_samples(job), self._launcher.version_of(job.id)
         if job.state.final:
-            self._told_messages.forget(job.id)
+            self._service_messages.forget(job.id)
             return for_service(wire.job_message(*terms))
         # Several services follow the jobs, and are told the same.
-        return self._told_messages.value(job.id, terms, lambda: for_service(wire.job_message(*terms)))
+        return self._service_messages.value(job.id, terms, lambda: for_service(wire.job_message(*terms)))
 
-    def _shown(self, job: Job) -> resources_pb2.Job:
+    def _visible_message(self, job: Job) -> resources_pb2.Job:
         """A job as the caller may see it."""
-        message = wire.job_message(self._engine.shown(job), self._launcher.version_of(job.id))
+        message = wire.job_message(self._engine.with_newest_samples(job), self._launcher.version_of(job.id))
         return visible_to(current_caller(), message)
 
 

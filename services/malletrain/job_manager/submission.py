@@ -58,7 +58,7 @@ _MAX_PARAMETERS = 32
 _MAX_PARAMETER_LENGTH = 256
 _PARAMETER = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _MAX_FOLDERS = 100
-"""In PATH."""
+"""How many folders of PATH are searched for a program."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 

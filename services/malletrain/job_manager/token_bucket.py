@@ -37,7 +37,7 @@ class TokenBucket:
         """Whether it holds as many tokens as it can."""
         return self.tokens >= self.capacity
 
-    def take(self, count: int = 1) -> TokenBucket | None:
+    def without_tokens(self, count: int = 1) -> TokenBucket | None:
         """The bucket without so many tokens; None if it does not hold them.
 
         For more than it can hold it must be full; what is missing comes back before anything else can be taken.

@@ -52,7 +52,6 @@ class UsageAnswers:
         """Answer a query.
 
         Args:
-            query: The query.
             caller: Who asks.
             now: Until when usage is counted, in seconds since the epoch.
             samples: Samples of the jobs that have not ended, by number.

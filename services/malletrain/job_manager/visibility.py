@@ -33,12 +33,12 @@ _TEXTS_FOR_PEOPLE = ("reason", "metrics", "last_failure", "save_error")
 _MAX_PATH_LENGTH = 4096
 
 
-def _hidden(message: Descriptor, public: frozenset[str]) -> tuple[str, ...]:
+def _hidden_fields(message: Descriptor, public: frozenset[str]) -> tuple[str, ...]:
     return tuple(field.name for field in message.fields if field.name not in public)
 
 
-_HIDDEN_JOB_FIELDS = _hidden(resources_pb2.Job.DESCRIPTOR, PUBLIC_JOB_FIELDS)
-_HIDDEN_SPEC_FIELDS = _hidden(resources_pb2.JobSpec.DESCRIPTOR, PUBLIC_SPEC_FIELDS)
+_HIDDEN_JOB_FIELDS = _hidden_fields(resources_pb2.Job.DESCRIPTOR, PUBLIC_JOB_FIELDS)
+_HIDDEN_SPEC_FIELDS = _hidden_fields(resources_pb2.JobSpec.DESCRIPTOR, PUBLIC_SPEC_FIELDS)
 
 
 def visible_to(identity: Identity, job: resources_pb2.Job) -> resources_pb2.Job:
@@ -50,13 +50,13 @@ def visible_to(identity: Identity, job: resources_pb2.Job) -> resources_pb2.Job:
     """
     if owns(identity, job.owner):
         return job
-    shown = resources_pb2.Job()
-    shown.CopyFrom(job)
+    visible = resources_pb2.Job()
+    visible.CopyFrom(job)
     for name in _HIDDEN_JOB_FIELDS:
-        shown.ClearField(name)  # type: ignore[arg-type]
+        visible.ClearField(name)  # type: ignore[arg-type]
     for name in _HIDDEN_SPEC_FIELDS:
-        shown.spec.ClearField(name)  # type: ignore[arg-type]
-    return shown
+        visible.spec.ClearField(name)  # type: ignore[arg-type]
+    return visible
 
 
 def for_service(job: resources_pb2.Job) -> resources_pb2.Job:
@@ -79,21 +79,21 @@ def for_service(job: resources_pb2.Job) -> resources_pb2.Job:
     return job
 
 
-def usage_owner(identity: Identity, asked: str) -> str:
+def usage_owner(identity: Identity, owner: str) -> str:
     """Whose usage a caller is told of; empty: that of all.
 
     Args:
         identity: The caller.
-        asked: Whose the caller asks for; empty: of all that it may see.
+        owner: Whose the caller asks for; empty: of all that it may see.
 
     Raises:
         PermissionDeniedError: a user asks for that of another one.
     """
     if identity.role is not Role.USER:
-        return asked
-    if asked not in ("", identity.user):
+        return owner
+    if owner not in ("", identity.user):
         raise PermissionDeniedError(
-            f"{identity.user} has the role user, and sees its own usage: that of {quoted(asked)} is for viewers and "
+            f"{identity.user} has the role user, and sees its own usage: that of {quoted(owner)} is for viewers and "
             "operators"
         )
     return identity.user
@@ -109,7 +109,7 @@ def event_visible_to(identity: Identity, event: job_manager_pb2.JobEvent, owner:
     """
     if owns(identity, owner):
         return event
-    shown = job_manager_pb2.JobEvent()
-    shown.CopyFrom(event)
-    shown.ClearField("reason")
-    return shown
+    visible = job_manager_pb2.JobEvent()
+    visible.CopyFrom(event)
+    visible.ClearField("reason")
+    return visible

@@ -47,7 +47,6 @@ def job_message(job: Job, supervisor_version: str = "") -> resources_pb2.Job:
     """A job.
 
     Args:
-        job: The job.
         supervisor_version: Version of MalleTrain that its supervisor runs; empty where none is known.
     """
     return message_of(
@@ -108,15 +107,15 @@ def omission_message(omission: Omission) -> job_manager_pb2.PlanOmission:
     return message_of(job_manager_pb2.PlanOmission, omission)
 
 
-def page_size(asked: int) -> int:
+def page_size(size: int) -> int:
     """Entries of a page, from the size that was asked for; 0 means the largest.
 
     Raises:
         InvalidInputError: the size is out of range.
     """
-    if not 0 <= asked <= MAX_PAGE:
-        raise InvalidInputError("page_size", f"0 to {MAX_PAGE}", asked)
-    return asked or MAX_PAGE
+    if not 0 <= size <= MAX_PAGE:
+        raise InvalidInputError("page_size", f"0 to {MAX_PAGE}", size)
+    return size or MAX_PAGE
 
 
 def position(token: str) -> int:

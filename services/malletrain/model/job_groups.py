@@ -9,8 +9,8 @@ _NUMBERED = re.compile(r"(.*\S)-[0-9]{1,9}", re.DOTALL)
 
 def search_of(name: str) -> str:
     """The name of the search whose trial has this name, as `study` of `study-12`; empty where it is none of a trial."""
-    found = _NUMBERED.fullmatch(name)
-    return found[1] if found is not None else ""
+    match = _NUMBERED.fullmatch(name)
+    return match[1] if match is not None else ""
 
 
 def in_group(group: str, name: str, array: str, fleet: str) -> bool:

@@ -193,14 +193,14 @@ class TraitCensus:
         """Of how many of the nodes it is not known whether they have an amount that is needed."""
         return sum(count for traits, count in self._counts.items() if _is_unknown(needs, traits))
 
-    def kinds(self, asked: Sequence[NodeNeeds]) -> dict[tuple[int, ...], list[str]]:
+    def kinds(self, all_needs: Sequence[NodeNeeds]) -> dict[tuple[int, ...], list[str]]:
         """The nodes that do not suit all of some jobs, in their order, by the jobs' indices that they do not suit."""
         by_traits = {
-            traits: tuple(index for index, needs in enumerate(asked) if not has_traits(needs, traits))
+            traits: tuple(index for index, needs in enumerate(all_needs) if not has_traits(needs, traits))
             for traits in self._counts
         }
         by_name: dict[str, list[int]] = {}
-        for index, needs in enumerate(asked):
+        for index, needs in enumerate(all_needs):
             for name in _excluded(needs.excluded_nodes):
                 by_name.setdefault(name, []).append(index)
         kinds: dict[tuple[int, ...], list[str]] = {}

@@ -77,8 +77,7 @@ class JobRecorder:
     """Runs Monitor's machine, checks its jobs if told to, and records what they were given."""
 
     def __init__(self, folder: Path, validate: bool, limits: HistoryLimits = DEFAULT_LIMITS) -> None:
-        """Record nothing yet.
-
+        """
         Args:
             folder: Where failures are written; made when there is one.
             validate: Whether to check the invariants of the jobs that a stimulus changes.
@@ -108,7 +107,7 @@ class JobRecorder:
         parts = parts_of(stimulus)
         for job_id, part in parts.items():
             if not isinstance(part, ScalesCommanded) or machine.trackers.is_news(*part.commands[0]):
-                self._note(machine, job_id, TimedStimulus(now, part))
+                self._record(machine, job_id, TimedStimulus(now, part))
         try:
             effects = self._advance(machine, stimulus, now)
         except Exception as error:
@@ -142,7 +141,7 @@ class JobRecorder:
         self._recorded.check(machine, result)
         return result.effects
 
-    def _note(self, machine: MonitorMachine, job_id: str, timed: TimedStimulus[Stimulus]) -> None:
+    def _record(self, machine: MonitorMachine, job_id: str, timed: TimedStimulus[Stimulus]) -> None:
         history, size = self._histories.get(job_id), _size_of(timed.stimulus)
         if history is None or self._is_full(history, size):
             self._forget(job_id)

@@ -18,7 +18,7 @@ _STORE_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 @dataclass(frozen=True)
 class MonitorSnapshot:
-    """What is told at a scrape.
+    """Values of the gauges at a scrape.
 
     Attributes:
         waiting: Messages that wait to be stored.
@@ -76,9 +76,9 @@ class MonitorMetrics:
             RuntimeError: no event loop is running.
         """
         metrics.add(self._records, self._dropped, self._store, self._failures, self._stalls, self._stalled)
-        metrics.watch(now, lambda taken: _rendered(taken, metrics.max_jobs), MonitorSnapshot())
+        metrics.watch(now, lambda snapshot: _rendered(snapshot, metrics.max_jobs), MonitorSnapshot())
 
-    def received(self, records: int, dropped: int) -> None:
+    def note_batch(self, records: int, dropped: int) -> None:
         """A batch has been counted.
 
         Args:
@@ -88,13 +88,13 @@ class MonitorMetrics:
         self._records.inc(records)
         self._dropped.inc(dropped)
 
-    def rescaled(self, rescales: Sequence[MeasuredRescale]) -> None:
+    def note_rescales(self, rescales: Sequence[MeasuredRescale]) -> None:
         """Rescales have been measured."""
         for rescale in rescales:
             self._stalls.labels("up" if rescale.growth else "down").observe(rescale.seconds)
             self._stalled.inc(rescale.seconds * rescale.to_nodes)
 
-    def stored(self, seconds: float) -> None:
+    def note_write(self, seconds: float) -> None:
         """A write took so many seconds."""
         self._store.observe(seconds)
 
@@ -103,15 +103,15 @@ class MonitorMetrics:
         self._failures.inc()
 
 
-def _rendered(taken: MonitorSnapshot, most: int) -> Iterator[Metric]:
-    yield GaugeMetricFamily("malletrain_monitor_messages_waiting", "Messages that wait to be stored.", taken.waiting)
+def _rendered(snapshot: MonitorSnapshot, most: int) -> Iterator[Metric]:
+    yield GaugeMetricFamily("malletrain_monitor_messages_waiting", "Messages that wait to be stored.", snapshot.waiting)
     yield GaugeMetricFamily(
         "malletrain_monitor_slow_workers",
         "Workers that take longer for their own part of a step than the others of their jobs.",
-        taken.slow_workers,
+        snapshot.slow_workers,
     )
     yield GaugeMetricFamily(
-        "malletrain_monitor_slow_nodes", "Nodes that jobs of at least one owner call slow.", taken.slow_nodes
+        "malletrain_monitor_slow_nodes", "Nodes that jobs of at least one owner call slow.", snapshot.slow_nodes
     )
     samples = CounterMetricFamily(
         "malletrain_monitor_job_samples", "Samples that a job has processed, lost ones included.", labels=["job_id"]
@@ -126,7 +126,7 @@ def _rendered(taken: MonitorSnapshot, most: int) -> Iterator[Metric]:
         "Throughput of a job at its present scale, as it enters its scaling curve; 0 while unknown.",
         labels=["job_id"],
     )
-    ordered = sorted(taken.jobs, key=lambda row: (-row.values[2], row.job_id))
+    ordered = sorted(snapshot.jobs, key=lambda row: (-row.values[2], row.job_id))
     for row in limited(ordered, most):
         samples.add_metric([row.job_id], row.values[0])
         lost.add_metric([row.job_id], row.values[1])

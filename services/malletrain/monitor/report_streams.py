@@ -32,7 +32,7 @@ class ReportStream:
         self.counted = False
         self.samples_by_time: SamplesByTime | None = None
         self._acknowledged = self._metrics = 0
-        self._told = 0
+        self._sent = 0
         self._commands: deque[monitor_pb2.Command] = deque(maxlen=MAX_COMMANDS)
         self._ended = False
         self._news = asyncio.Event()
@@ -56,7 +56,7 @@ class ReportStream:
 
     def acknowledge(self, sequence: int, metrics: int = 0) -> None:
         """Tell the reporter that all records up to this sequence number are stored, and values up to this number."""
-        self._acknowledged, self._told = sequence, -1
+        self._acknowledged, self._sent = sequence, -1
         self._metrics = max(self._metrics, metrics)
         self._news.set()
 
@@ -72,12 +72,12 @@ class ReportStream:
 
     async def next(self) -> monitor_pb2.ReportResponse | None:
         """Wait for the next response, with all that is new since the last one; None at the end of the stream."""
-        while self._told == self._acknowledged and not self._commands:
+        while self._sent == self._acknowledged and not self._commands:
             if self._ended:
                 return None
             self._news.clear()
             await self._news.wait()
-        commands, self._told = list(self._commands), self._acknowledged
+        commands, self._sent = list(self._commands), self._acknowledged
         self._commands.clear()
         return monitor_pb2.ReportResponse(
             acknowledged_sequence=self._acknowledged, commands=commands, acknowledged_metrics=self._metrics
@@ -96,8 +96,7 @@ class CommandRouter:
     """Sends commands to all reporters of a job. If there is none, a command waits for one for a limited time."""
 
     def __init__(self, command_seconds: float, new_id: Callable[[], str]) -> None:
-        """Begin without streams.
-
+        """
         Args:
             command_seconds: How long a command waits for a reporter, in seconds.
             new_id: Makes identifiers of commands.
@@ -187,7 +186,7 @@ DEFAULT_LIMITS = ReportLimits()
 
 
 class ReportBudget:
-    """Who reads a report takes its bytes first, and gives them back once it is counted.
+    """Bounds the bytes of reports in memory: each is reserved before it is read, and freed once it is counted.
 
     Where too much waits, nothing more is read of the stream, and gRPC's flow control slows its reporter down.
     """
@@ -233,7 +232,7 @@ class ReportBudget:
         if self._streams[job_id] <= 0:
             del self._streams[job_id]
 
-    async def take(self, job_id: str, size: int) -> None:
+    async def wait_for_room(self, job_id: str, size: int) -> None:
         """Wait until a report of so many bytes fits. One that is alone always does."""
         while not self._fits(job_id, size):
             self._less.clear()

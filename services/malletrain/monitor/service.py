@@ -123,7 +123,7 @@ class AddressForNodes(NamedTuple):
 
 
 class _Acknowledgement(NamedTuple):
-    """What a reporter is told once it is true.
+    """What a reporter is told once its records are stored.
 
     Attributes:
         sequence: Its records up to this sequence number are stored.
@@ -136,7 +136,7 @@ class _Acknowledgement(NamedTuple):
     metrics: int = 0
 
     def followed_by(self, later: _Acknowledgement) -> _Acknowledgement:
-        """Both as one."""
+        """This and a later one as one, so that little waits while the database is away."""
         return _Acknowledgement(later.sequence, later.ended or self.ended, max(self.metrics, later.metrics))
 
 
@@ -158,7 +158,7 @@ class _Received(NamedTuple):
 
 @dataclass(frozen=True)
 class _WriteBatch:
-    """What is stored together, and who is told of it after that.
+    """What is stored in one transaction, and which reporters are told after it.
 
     Attributes:
         jobs: Jobs as they are now, by identifier.
@@ -173,14 +173,16 @@ class _WriteBatch:
     metrics: tuple[LoggedBatch, ...] = ()
 
     def followed_by(self, later: _WriteBatch) -> _WriteBatch:
-        """Both as one."""
-        kept = {job_id: job for job_id, job in self.jobs.items() if job_id not in later.forgotten}
-        told = dict(self.acknowledgements)
+        """This and a later one as one, so that little waits while the database is away."""
+        jobs = {job_id: job for job_id, job in self.jobs.items() if job_id not in later.forgotten}
+        acknowledgements = dict(self.acknowledgements)
         for stream, fresh in later.acknowledgements.items():
-            told[stream] = told[stream].followed_by(fresh) if stream in told else fresh
+            acknowledgements[stream] = (
+                acknowledgements[stream].followed_by(fresh) if stream in acknowledgements else fresh
+            )
         metrics = (*(batch for batch in self.metrics if batch.job_id not in later.forgotten), *later.metrics)
         forgotten = self.forgotten | later.forgotten
-        return _WriteBatch(kept | dict(later.jobs), forgotten, told, newest_values(metrics))
+        return _WriteBatch(jobs | dict(later.jobs), forgotten, acknowledgements, newest_values(metrics))
 
 
 class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
@@ -251,7 +253,8 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             group.create_task(lasting(self._publish_loop(), "monitor publish"), name="monitor publish")
             if self._for_nodes is not None:
                 group.create_task(
-                    lasting(self._for_nodes.certificates.keep(), "monitor certificate"), name="monitor certificate"
+                    lasting(self._for_nodes.certificates.keep_renewed(), "monitor certificate"),
+                    name="monitor certificate",
                 )
             if self._peers is not None:
                 group.create_task(lasting(self._follow_peers(self._peers), "monitor peers"), name="monitor peers")
@@ -374,14 +377,14 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         del context
         self._loop.apply(JobsForgotten(tuple(request.job_ids)))
         await self._changes.flush()
-        await self._changes.stored()
+        await self._changes.wait_until_stored()
         return monitor_pb2.ForgetJobsResponse()
 
     def _progress_of(self, *job_ids: str) -> list[monitor_pb2.Progress]:
         now = self._clock.monotonic()
         book = self._stragglers
         return [
-            progress_message(tracker, now, book.slow_workers(tracker.job_id), book.measured(tracker.job_id, now))
+            progress_message(tracker, now, book.slow_workers(tracker.job_id), book.count_measured(tracker.job_id, now))
             for tracker in self._machine.trackers.select(job_ids)
         ]
 
@@ -391,7 +394,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         async for request in requests:
             require_job(caller, request.job_id)
             size = request.ByteSize()
-            await self._budget.take(request.job_id, size)
+            await self._budget.wait_for_room(request.job_id, size)
             try:
                 batch, worker_times = parse_report(request), parse_worker_times(request)
                 values = parse_metric_values(request)
@@ -408,8 +411,8 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         await self._inbox.put(_Received(stream, None))
         self._reporter_ended.set()
 
-    def _compare_workers(self, job_id: str, told: Sequence[WorkerTime]) -> None:
-        for change in self._stragglers.take(job_id, told, self._clock.monotonic()):
+    def _compare_workers(self, job_id: str, times: Sequence[WorkerTime]) -> None:
+        for change in self._stragglers.take_times(job_id, times, self._clock.monotonic()):
             worker = change.worker
             self._log.warning(
                 "a worker is slower than the others of its job" if change.slow else "a worker is no longer slow",
@@ -458,16 +461,16 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         match effect:
             case StoreJobs():
                 sequence_of = self._machine.trackers.sequence
-                told = {
+                acknowledgements = {
                     stream: _Acknowledgement(sequence_of(stream.job_id, stream.reporter_id), ended)
                     for stream, ended in streams.items()
                 }
                 jobs = {job.job_id: job for job in effect.jobs}
-                self._changes.add(_WriteBatch(jobs, frozenset(effect.forgotten), told))
+                self._changes.add(_WriteBatch(jobs, frozenset(effect.forgotten), acknowledgements))
             case CountRecords():
-                self._metrics.received(effect.records, effect.dropped)
+                self._metrics.note_batch(effect.records, effect.dropped)
             case CountRescales():
-                self._metrics.rescaled(effect.rescales)
+                self._metrics.note_rescales(effect.rescales)
             case PublishProgress():
                 self._progress.publish(self._progress_of(*effect.job_ids))
             case PublishScaling():
@@ -515,7 +518,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
                 batches, values = logged.setdefault(entry.stream, ([], []))
                 batches.append(entry.batch)
                 values.extend(entry.values)
-        metrics, told = [], {}
+        metrics, acknowledgements = [], {}
         for stream, (batches, values) in logged.items():
             known = stream.samples_by_time = stream.samples_by_time or SamplesByTime()
             tracker = self._machine.trackers.find(stream.job_id)
@@ -526,9 +529,9 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             owner = self._budget.owner_of(stream.job_id)
             metrics.append(LoggedBatch(stream.job_id, owner, stream.reporter_id, numbered))
             sequence = self._machine.trackers.sequence(stream.job_id, stream.reporter_id)
-            told[stream] = _Acknowledgement(sequence, False, values[-1].number)
+            acknowledgements[stream] = _Acknowledgement(sequence, False, values[-1].number)
         if metrics:
-            self._changes.add(_WriteBatch(acknowledgements=told, metrics=tuple(metrics)))
+            self._changes.add(_WriteBatch(acknowledgements=acknowledgements, metrics=tuple(metrics)))
 
     def _write(self, batch: _WriteBatch) -> None:
         """Store a batch; in a thread."""
@@ -537,7 +540,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         if batch.jobs:
             begin = self._clock.monotonic()
             self._store.write(batch.jobs.values())
-            self._metrics.stored(self._clock.monotonic() - begin)
+            self._metrics.note_write(self._clock.monotonic() - begin)
         if batch.metrics:
             self._store.metrics.add(batch.metrics)
 

@@ -113,7 +113,7 @@ class MonitorStore:
     """
 
     def __init__(self, engine: Engine) -> None:
-        """Use the tables of a database, which are there: see `malletrain.runtime.database.migrating`."""
+        """The tables must be there: `malletrain.runtime.database.migrating` makes them."""
         self._engine = engine
         self.metrics = MetricStore(engine)
         self._written: dict[str, Rows] = {}

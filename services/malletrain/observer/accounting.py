@@ -40,9 +40,9 @@ def at(history: History, time: float) -> History:
             minutes.append(Minute(first))
         minutes[-1] = _longer(minutes[-1], history, end - start)
         start = end
-    found = replace(history, now=time, minutes=tuple(minutes))
-    rolled = len(minutes) > len(history.minutes) or len(found.fragments) > MAX_FRAGMENTS
-    return _trimmed(found) if rolled else found
+    accounted = replace(history, now=time, minutes=tuple(minutes))
+    rolled = len(minutes) > len(history.minutes) or len(accounted.fragments) > MAX_FRAGMENTS
+    return _trimmed(accounted) if rolled else accounted
 
 
 def use_of(job: JobFact, name: str, stalled: bool) -> Use:
@@ -54,7 +54,7 @@ def use_of(job: JobFact, name: str, stalled: bool) -> Use:
     return Use.STALLED if stalled else Use.TRAINING
 
 
-def settled(history: History) -> History:
+def with_present_uses(history: History) -> History:
     """Fragments and counts as nodes and jobs are now."""
     if history.nodes is None or not history.heard_jobs:
         return history
@@ -74,18 +74,18 @@ def settled(history: History) -> History:
     open_.update((fragment.node, len(fragments) + place) for place, fragment in enumerate(added))
     if changed:
         fragments = tuple(changed.get(place, fragment) for place, fragment in enumerate(fragments))
-    found = replace(history, fragments=fragments + tuple(added), open=open_, unit_nodes=_unit_nodes(history))
-    return replace(found, counts=_counted(found))
+    with_fragments = replace(history, fragments=fragments + tuple(added), open=open_, unit_nodes=_unit_nodes(history))
+    return replace(with_fragments, counts=_counted(with_fragments))
 
 
 def _unit_nodes(history: History) -> dict[str, float]:
     """What a unit of each member of a fleet is of a node. One that holds nothing now keeps what it was."""
-    found = {job_id: share for job_id, share in history.unit_nodes.items() if job_id in history.jobs}
+    units = {job_id: share for job_id, share in history.unit_nodes.items() if job_id in history.jobs}
     for job in history.jobs.values():
         gpus = [name for name in (*job.confirmed, *job.commanded) if gpu_number(name) is not None]
         if gpus:
-            found[job.id] = sum(1.0 / gpus_of(history, job, node_of(name)) for name in gpus) / len(gpus)
-    return found
+            units[job.id] = sum(1.0 / gpus_of(history, job, node_of(name)) for name in gpus) / len(gpus)
+    return units
 
 
 def gpus_of(history: History, job: JobFact, node: str) -> int:
@@ -107,9 +107,9 @@ def _counted(history: History) -> tuple[float, ...]:
                 share = 1.0 / gpus_of(history, job, node) if gpu_number(name) is not None else 1.0
                 shares.setdefault(node, {})[name] = (place, share)
     counts = [0.0] * len(USES)
-    for found in shares.values():
-        total = max(1.0, sum(share for _, share in found.values()))
-        for place, share in found.values():
+    for node_shares in shares.values():
+        total = max(1.0, sum(share for _, share in node_shares.values()))
+        for place, share in node_shares.values():
             counts[place] += share / total
     counts[_UNASSIGNED] = max(0.0, len(nodes) - sum(counts))
     return tuple(counts)
@@ -127,7 +127,6 @@ def charge(minutes: dict[float, Minute], stall: StallFact, unit: float) -> None:
 
     Args:
         minutes: Minutes by their begin; replaced where they change.
-        stall: The stall.
         unit: What one unit of the job's scale is of a node.
     """
     start = stall.time - stall.seconds
@@ -157,12 +156,12 @@ def _trimmed(history: History) -> History:
 
 def _compact(history: History, oldest: float) -> History:
     """Without fragments that ended before `oldest`, if they are many; and of too many without the oldest."""
-    kept = [fragment for fragment in history.fragments if fragment.end is None or fragment.end >= oldest]
-    if len(kept) > MAX_FRAGMENTS:
-        lasting = [fragment for fragment in kept if fragment.end is None]
-        ended = [fragment for fragment in kept if fragment.end is not None]
-        kept = ended[-max(0, MAX_FRAGMENTS * 9 // 10 - len(lasting)) :] + lasting
-    elif len(history.fragments) - len(kept) < max(256, len(kept) // 10):
+    periods = [fragment for fragment in history.fragments if fragment.end is None or fragment.end >= oldest]
+    if len(periods) > MAX_FRAGMENTS:
+        lasting = [fragment for fragment in periods if fragment.end is None]
+        ended = [fragment for fragment in periods if fragment.end is not None]
+        periods = ended[-max(0, MAX_FRAGMENTS * 9 // 10 - len(lasting)) :] + lasting
+    elif len(history.fragments) - len(periods) < max(256, len(periods) // 10):
         return history
-    places = {fragment.node: place for place, fragment in enumerate(kept) if fragment.end is None}
-    return replace(history, fragments=tuple(kept), open=places, epoch=history.epoch + 1)
+    places = {fragment.node: place for place, fragment in enumerate(periods) if fragment.end is None}
+    return replace(history, fragments=tuple(periods), open=places, epoch=history.epoch + 1)

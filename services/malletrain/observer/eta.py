@@ -61,8 +61,6 @@ def eta_within_stays(
     curve is known, there is none, and the job is taken to go on at its measured rate.
 
     Args:
-        job: The job.
-        curve: Its curve.
         samples: Samples so far.
         stays: As `expected_idle`; None where the idle nodes are not known: its nodes are taken to stay.
         rate: Measured samples per second at its present scale; 0: not known.
@@ -80,9 +78,9 @@ def eta_within_stays(
     return eta(job, curve, samples, now, (min(expected_idle(stays, first.expected), now), now))
 
 
-def why_unknown(job: JobFact, curve: CurveFact | None, left: Eta | None) -> str:
+def why_unknown(job: JobFact, curve: CurveFact | None, remaining: Eta | None) -> str:
     """Why it is not known how much longer a job takes; empty where it is."""
-    if left is not None and (left.expected is not None or left.soonest is not None):
+    if remaining is not None and (remaining.expected is not None or remaining.soonest is not None):
         return ""
     if job.final:
         return "ended"
@@ -103,21 +101,23 @@ def eta(
     Its share of the idle nodes is assumed to stay what it is.
 
     Args:
-        job: The job.
-        curve: Its curve.
         samples: Samples so far.
         idle: Idle nodes now.
         quantiles: As `idle_quantiles`.
     """
     if not job.target_samples or curve is None or not curve.points or job.final:
         return None
-    left = max(0, job.target_samples - samples)
+    remaining = max(0, job.target_samples - samples)
     nodes = len(job.confirmed) or len(job.commanded)
     low, high = quantiles or (idle, idle)
     share = nodes / idle if idle and nodes else 0.0
     most = _permitted(job, max(nodes, share * max(high, idle)))
     least = _permitted(job, min(nodes, share * min(low, idle)))
-    return Eta(_over(left, curve.rate(nodes)), _over(left, curve.rate(most, 1.0)), _over(left, curve.rate(least, -1.0)))
+    return Eta(
+        _over(remaining, curve.rate(nodes)),
+        _over(remaining, curve.rate(most, 1.0)),
+        _over(remaining, curve.rate(least, -1.0)),
+    )
 
 
 def _permitted(job: JobFact, nodes: float) -> int:

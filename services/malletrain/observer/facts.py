@@ -13,7 +13,6 @@ class NodeFact:
     """A node that is idle now.
 
     Attributes:
-        name: Its name.
         idle_since: When its idle fragment began, in seconds since the epoch.
         expected_stay_s: Expected further stay when it joined, in seconds; 0 where nothing is known.
         idle_until: When its idleness ends at the latest, in seconds since the epoch; None where nobody says.
@@ -141,7 +140,6 @@ class HeldFact:
     Attributes:
         time: In seconds since the epoch.
         job_id: The job.
-        nodes: Its nodes.
         state: Its state, as `JobFact.state`.
         confirmed: Whether its workers have confirmed these nodes with this row.
     """
@@ -187,7 +185,7 @@ class NodeTrouble:
 
 @dataclass(frozen=True, slots=True)
 class SourceFact:
-    """How the source of idle nodes fares.
+    """Whether the source of idle nodes works.
 
     Attributes:
         source: Its name, e.g. "slurm".

@@ -120,7 +120,7 @@ class History:
         unit_nodes: What one of a job's units is of a node, where it is less: a GPU of a member of a fleet.
         plans: Oldest first.
         releases: Oldest first.
-        source: How the source of idle nodes fares; None before it was asked.
+        source: Whether the source of idle nodes works; None before it was asked.
         utilization: U by minute, as the Allocator has recorded it, oldest first.
     """
 
@@ -162,10 +162,10 @@ def changed_fragments(before: History, after: History) -> tuple[list[int], int] 
 def holders(history: History) -> dict[str, tuple[str, ...]]:
     """The jobs of each node that any has, whether the node is idle or was just taken: one, or members of a fleet."""
     named = {name: job.id for job in history.jobs.values() for name in (*job.confirmed, *job.commanded)}
-    found: dict[str, tuple[str, ...]] = {}
+    jobs_by_node: dict[str, tuple[str, ...]] = {}
     for name, job_id in named.items():
         node = node_of(name)
-        known = found.get(node, ())
+        known = jobs_by_node.get(node, ())
         if job_id not in known:
-            found[node] = tuple(sorted((*known, job_id)))
-    return found
+            jobs_by_node[node] = tuple(sorted((*known, job_id)))
+    return jobs_by_node

@@ -103,7 +103,7 @@ def release_fact(event: job_manager_pb2.JobEvent) -> ReleaseFact | None:
 
 
 def source_fact(status: scavenger_pb2.GetStatusResponse, clock: str = "%H:%M:%S") -> SourceFact:
-    """How the source of idle nodes fares.
+    """Whether the source of idle nodes works.
 
     Args:
         status: What the Scavenger answers.

@@ -35,7 +35,6 @@ def outlook_of(
     """What can be said of a job.
 
     Args:
-        job: The job.
         progress: By Monitor; None where it knows nothing of the job, or does not answer.
         curve: Its curve; None where none is known.
         stays: Expected further stay of each idle node in seconds, 0 where nothing is known; None where the idle nodes
@@ -45,7 +44,7 @@ def outlook_of(
         curve = None  # a member of a fleet: how many GPUs it has depends on what the others need
     samples = max(job.samples, progress.samples) if progress is not None else job.samples
     rate = progress.rate if progress is not None and job.confirmed and not job.final else 0.0
-    left = eta_within_stays(job, curve, samples, stays, rate)
-    unknown = why_unknown(job, curve, left)
+    remaining = eta_within_stays(job, curve, samples, stays, rate)
+    unknown = why_unknown(job, curve, remaining)
     share = min(1.0, samples / job.target_samples) if job.target_samples else None
-    return Outlook(samples, share, rate or None, None if unknown else left, unknown)
+    return Outlook(samples, share, rate or None, None if unknown else remaining, unknown)

@@ -51,14 +51,14 @@ def past_of(
         IdleFact(node.idle_since, joined=frozenset({node.name})) for node in (history.nodes or {}).values()
     ]
     changes.sort(key=lambda change: change.time)
-    found = _Replay(history)
+    past = _Replay(history)
     events: list[Iterable[HeldFact | IdleFact]] = [rows, changes]
     for entry in heapq.merge(*events, key=lambda entry: entry.time):
         if isinstance(entry, HeldFact):
-            found.job_changed(entry)
+            past.job_changed(entry)
         elif entry.time < history.began:
-            found.nodes_changed(entry, counted=bool(known))
-    return found.ended()
+            past.nodes_changed(entry, counted=bool(known))
+    return past.past()
 
 
 def with_past(history: History, past: Past) -> History:
@@ -68,7 +68,7 @@ def with_past(history: History, past: Past) -> History:
         history: What has been heard since.
         past: The time before.
     """
-    kept = past.fragments[-MAX_FRAGMENTS:]
+    recent = past.fragments[-MAX_FRAGMENTS:]
     minutes = {minute.start: minute for minute in past.minutes}
     for facts in history.stalls.values():
         for stall in facts:
@@ -78,7 +78,7 @@ def with_past(history: History, past: Past) -> History:
                 charge(minutes, earlier, history.unit_nodes.get(stall.job_id, 1.0))
     for minute in history.minutes:
         minutes[minute.start] = _sum(minutes[minute.start], minute) if minute.start in minutes else minute
-    before, heard = _joined(kept, history)
+    before, heard = _joined(recent, history)
     return replace(
         history,
         fragments=(*before, *heard),
@@ -88,16 +88,16 @@ def with_past(history: History, past: Past) -> History:
     )
 
 
-def _joined(kept: Sequence[NodePeriod], history: History) -> tuple[list[NodePeriod], list[NodePeriod]]:
+def _joined(recent: Sequence[NodePeriod], history: History) -> tuple[list[NodePeriod], list[NodePeriod]]:
     """Fragments before and since the services were heard; those that went on are one."""
-    ending = {item.node: item for item in kept if item.end == history.began}
+    ending = {item.node: item for item in recent if item.end == history.began}
     heard, went_on = list(history.fragments), set[str]()
     for place, item in enumerate(heard):
         before = ending.get(item.node)
         if before is not None and item.start <= history.began and item.jobs == before.jobs:
             heard[place] = replace(item, start=before.start)
             went_on.add(item.node)
-    return [item for item in kept if item.end != history.began or item.node not in went_on], heard
+    return [item for item in recent if item.end != history.began or item.node not in went_on], heard
 
 
 def _sum(first: Minute, second: Minute) -> Minute:
@@ -155,12 +155,12 @@ class _Replay:
                 held[job.id] = nodes[node]
             self._touch(node, row.time)
 
-    def ended(self) -> Past:
+    def past(self) -> Past:
         """All that was found."""
         began = self._history.began
         self._account(began)
         for node, (jobs, since) in self._labels.items():
-            self._note(node, jobs, since, began)
+            self._add_period(node, jobs, since, began)
         self._fragments.sort(key=lambda fragment: fragment.start)
         return Past(tuple(self._fragments), tuple(self._minutes[start] for start in sorted(self._minutes)))
 
@@ -182,11 +182,11 @@ class _Replay:
         held = self._held.get(node, {})
         jobs, since = self._labels.get(node, ((), time))
         label = tuple(sorted(held))
-        shown = bool(held) or node in self._idle
-        if node in self._labels and (label != jobs or not shown):
-            self._note(node, jobs, since, time)
+        counts = bool(held) or node in self._idle
+        if node in self._labels and (label != jobs or not counts):
+            self._add_period(node, jobs, since, time)
             del self._labels[node]
-        if shown and node not in self._labels:
+        if counts and node not in self._labels:
             self._labels[node] = (label, time)
         share = self._share(node, held)
         for place, (old, new) in enumerate(zip(self._shares.get(node, NOTHING), share, strict=True)):
@@ -197,16 +197,16 @@ class _Replay:
         """What a node counts for by use; nothing while it is not idle."""
         if node not in self._idle:
             return NOTHING
-        found = [0.0] * len(USES)
+        counts = [0.0] * len(USES)
         for job_id, names in held.items():
             for name, use in names.items():
                 whole = gpu_number(name) is None
-                found[USES.index(use)] += 1.0 if whole else 1.0 / gpus_of(self._history, self._jobs[job_id], node)
-        total = max(1.0, sum(found))
-        found = [share / total for share in found]
-        found[_UNASSIGNED] = max(0.0, 1.0 - sum(found))
-        return tuple(found)
+                counts[USES.index(use)] += 1.0 if whole else 1.0 / gpus_of(self._history, self._jobs[job_id], node)
+        total = max(1.0, sum(counts))
+        counts = [share / total for share in counts]
+        counts[_UNASSIGNED] = max(0.0, 1.0 - sum(counts))
+        return tuple(counts)
 
-    def _note(self, node: str, jobs: tuple[str, ...], start: float, end: float) -> None:
+    def _add_period(self, node: str, jobs: tuple[str, ...], start: float, end: float) -> None:
         if end > max(start, self._oldest):
             self._fragments.append(NodePeriod(node, jobs[0] if jobs else "", start, end, jobs[1:]))

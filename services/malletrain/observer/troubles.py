@@ -26,7 +26,7 @@ _TELLS = {
 
 @dataclass
 class ServiceState:
-    """How a service fares, as seen from here.
+    """Whether a service answers, as seen from here.
 
     Attributes:
         answers: Whether it answers; None before it was asked.

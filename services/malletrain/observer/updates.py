@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from malletrain.allocator.utilization.definition import MinuteUse
-from malletrain.observer.accounting import at, charge, settled
+from malletrain.observer.accounting import at, charge, with_present_uses
 from malletrain.observer.facts import NodeFact, PlanFact, ReleaseFact, SourceFact, StallFact
 from malletrain.observer.history import KEPT_S, MAX_JOBS, MAX_RELEASES, History, RatePoint
 from malletrain.observer.job_facts import CurveFact, JobFact, ProgressFact
@@ -29,25 +29,25 @@ def nodes_changed(
     for name in left:
         nodes.pop(name, None)
     nodes.update((node.name, node) for node in joined)
-    return settled(replace(at(history, time), nodes=nodes))
+    return with_present_uses(replace(at(history, time), nodes=nodes))
 
 
 def jobs_changed(history: History, changed: Iterable[JobFact], time: float, *, snapshot: bool = False) -> History:
     """Jobs are now as told. A snapshot tells of all that have not ended: others have ended meanwhile."""
     jobs = dict(history.jobs)
-    told = {job.id: job for job in changed}
-    jobs.update(told)
+    by_id = {job.id: job for job in changed}
+    jobs.update(by_id)
     if snapshot:
         for job in list(jobs.values()):
-            if job.id not in told and not job.final:
+            if job.id not in by_id and not job.final:
                 del jobs[job.id]
     ended = sorted((job for job in jobs.values() if job.final), key=lambda job: job.ended or 0.0)
     for job in ended[: max(0, len(ended) - MAX_JOBS)]:
         del jobs[job.id]
-    found = replace(at(history, time), jobs=jobs, heard_jobs=history.heard_jobs or snapshot)
+    updated = replace(at(history, time), jobs=jobs, heard_jobs=history.heard_jobs or snapshot)
     if len(ended) > MAX_JOBS or snapshot:
-        found = _without_unknown(found)
-    return settled(found)
+        updated = _without_unknown(updated)
+    return with_present_uses(updated)
 
 
 def progress_changed(history: History, changed: Iterable[ProgressFact], time: float) -> History:
@@ -60,9 +60,9 @@ def progress_changed(history: History, changed: Iterable[ProgressFact], time: fl
             continue
         progress[fact.job_id] = fact
         rates[fact.job_id] = _with_rate(rates.get(fact.job_id, ()), RatePoint(time, fact.rate, fact.nodes))
-    found = replace(history, progress=progress, rates=rates)
+    updated = replace(history, progress=progress, rates=rates)
     stalled = {job_id for job_id, fact in progress.items() if fact.stalled}
-    return settled(found) if stalled != was_stalled else found
+    return with_present_uses(updated) if stalled != was_stalled else updated
 
 
 def stalls_measured(history: History, measured: Iterable[StallFact]) -> History:
@@ -83,7 +83,7 @@ def curves_changed(history: History, changed: Iterable[CurveFact]) -> History:
     return replace(history, curves={**history.curves, **known})
 
 
-def planned(history: History, plan: PlanFact) -> History:
+def plan_known(history: History, plan: PlanFact) -> History:
     """A plan was applied or refused."""
     plans = [*(known for known in history.plans if known.generation != plan.generation), plan][-_MAX_PLANS:]
     while sum(len(known.problem) for known in plans) > _MAX_PLAN_BYTES and len(plans) > 1:
@@ -91,7 +91,7 @@ def planned(history: History, plan: PlanFact) -> History:
     return replace(history, plans=tuple(plans))
 
 
-def released(history: History, releases: Iterable[ReleaseFact]) -> History:
+def nodes_released(history: History, releases: Iterable[ReleaseFact]) -> History:
     """Nodes that were taken back are free of our processes."""
     return replace(history, releases=(*history.releases, *releases)[-MAX_RELEASES:])
 
@@ -112,7 +112,7 @@ def stays_known(history: History, listed: Iterable[NodeFact]) -> History:
 
 
 def source_seen(history: History, source: SourceFact) -> History:
-    """The source of idle nodes fares like this."""
+    """Take over whether the source of idle nodes works."""
     return history if history.source == source else replace(history, source=source)
 
 

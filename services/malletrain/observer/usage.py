@@ -40,12 +40,12 @@ def summed(
     rows: Iterable[job_manager_pb2.UsageRow], key: Callable[[job_manager_pb2.UsageRow], str] = lambda _: ""
 ) -> dict[str, job_manager_pb2.UsageRow]:
     """Rows added up by something of them; those with most node-seconds first."""
-    found: dict[str, job_manager_pb2.UsageRow] = {}
+    sums: dict[str, job_manager_pb2.UsageRow] = {}
     for row in rows:
-        total = found.setdefault(key(row), job_manager_pb2.UsageRow())
+        total = sums.setdefault(key(row), job_manager_pb2.UsageRow())
         for name in _SUMS:
             setattr(total, name, getattr(total, name) + getattr(row, name))
-    return dict(sorted(found.items(), key=lambda entry: (-entry[1].node_seconds, entry[0])))
+    return dict(sorted(sums.items(), key=lambda entry: (-entry[1].node_seconds, entry[0])))
 
 
 def month_bounds(month: str) -> tuple[str, str]:

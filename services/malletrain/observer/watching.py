@@ -26,9 +26,9 @@ from malletrain.observer.updates import (
     curves_changed,
     jobs_changed,
     nodes_changed,
-    planned,
+    nodes_released,
+    plan_known,
     progress_changed,
-    released,
     source_seen,
     stalls_measured,
     stays_known,
@@ -74,8 +74,7 @@ class Watched:
     """What is known, and its version.
 
     Attributes:
-        history: The history.
-        services: How each service fares, by name.
+        services: Whether each service answers, by name.
         revision: Grows with every change of a node, a job, a plan or a service: what a viewer wants to see at once.
     """
 
@@ -88,7 +87,7 @@ class Watcher:
     """Follows the services. All of it runs in one event loop."""
 
     def __init__(self, settings: Settings, credential: Credential, clock: Clock) -> None:
-        """Connect to nothing yet."""
+        """Nothing happens before `run`."""
         self.watched = Watched()
         self._settings = settings
         self._credential = credential
@@ -111,7 +110,7 @@ class Watcher:
             self._channels[service] = open_channel(self._settings.peer(service), None)
         return self._channels[service]
 
-    def _own(self, service: str) -> grpc.aio.Channel:
+    def _own_channel(self, service: str) -> grpc.aio.Channel:
         """A channel that shows our own token."""
         name = f"own {service}"
         if name not in self._channels:
@@ -146,7 +145,7 @@ class Watcher:
             for channel in self._channels.values():
                 await channel.close(None)
 
-    def _take(self, change: Callable[[History], History], *, notable: bool = True) -> None:
+    def _apply(self, change: Callable[[History], History], *, notable: bool = True) -> None:
         """Apply an update; a notable one is shown at once."""
         self.watched.history = change(self.watched.history)
         if notable:
@@ -156,23 +155,23 @@ class Watcher:
     async def _follow(
         self, service: str, open_stream: Callable[[], AsyncIterable[MessageT]], handle: Callable[[MessageT], None]
     ) -> None:
-        async def taken(message: MessageT) -> None:
+        async def pass_on(message: MessageT) -> None:
             handle(message)
 
-        await follow(service, lambda: self._told(service, open_stream()), taken)
+        await follow(service, lambda: self._noting_refusals(service, open_stream()), pass_on)
 
-    async def _told(self, service: str, stream: AsyncIterable[MessageT]) -> AsyncIterator[MessageT]:
+    async def _noting_refusals(self, service: str, stream: AsyncIterable[MessageT]) -> AsyncIterator[MessageT]:
         """The messages of a stream; notes whether the service refuses us."""
         try:
             async for message in stream:
-                self._refused(service, "")
+                self._note_refusal(service, "")
                 yield message
         except grpc.aio.AioRpcError as error:
             if error.code() in _REFUSED:
-                self._refused(service, error.details() or error.code().name)
+                self._note_refusal(service, error.details() or error.code().name)
             raise
 
-    def _refused(self, service: str, why: str) -> None:
+    def _note_refusal(self, service: str, why: str) -> None:
         state = self.watched.services[service]
         if state.refusal != why:
             state.refusal = why
@@ -180,66 +179,66 @@ class Watcher:
             self.changed.set()
 
     async def _follow_nodes(self) -> None:
-        stub = scavenger_pb2_grpc.ScavengerServiceStub(self._own("scavenger"))
+        stub = scavenger_pb2_grpc.ScavengerServiceStub(self._own_channel("scavenger"))
 
         def handle(message: scavenger_pb2.WatchNodesResponse) -> None:
             joined = [intake.node_fact(node) for node in message.joined]
-            left = list(message.left)
+            left_nodes = list(message.left)
             now = self.now()
-            self._take(lambda history: nodes_changed(history, joined, left, now, snapshot=message.snapshot))
+            self._apply(lambda history: nodes_changed(history, joined, left_nodes, now, snapshot=message.snapshot))
 
         await self._follow(
             "scavenger", lambda: stub.WatchNodes(scavenger_pb2.WatchNodesRequest(in_pieces=True)), handle
         )
 
     async def _follow_jobs(self) -> None:
-        stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own("job_manager"))
+        stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own_channel("job_manager"))
 
         def handle(message: job_manager_pb2.WatchJobsResponse) -> None:
             jobs, now = [job_intake.job_fact(job) for job in message.jobs], self.now()
-            self._take(lambda history: jobs_changed(history, jobs, now, snapshot=message.snapshot))
+            self._apply(lambda history: jobs_changed(history, jobs, now, snapshot=message.snapshot))
             self._journal.set()
 
         request = job_manager_pb2.WatchJobsRequest(without_progress=True, in_pieces=True)
         await self._follow("job_manager", lambda: stub.WatchJobs(request), handle)
 
     async def _follow_progress(self) -> None:
-        stub = monitor_pb2_grpc.MonitorServiceStub(self._own("monitor"))
+        stub = monitor_pb2_grpc.MonitorServiceStub(self._own_channel("monitor"))
 
         def handle(message: monitor_pb2.WatchProgressResponse) -> None:
             facts, now = [job_intake.progress_fact(entry) for entry in message.progress], self.now()
-            self._take(lambda history: progress_changed(history, facts, now), notable=False)
+            self._apply(lambda history: progress_changed(history, facts, now), notable=False)
 
         await self._follow("monitor", lambda: stub.WatchProgress(monitor_pb2.WatchProgressRequest()), handle)
 
     async def _follow_stalls(self) -> None:
-        stub = monitor_pb2_grpc.MonitorServiceStub(self._own("monitor"))
+        stub = monitor_pb2_grpc.MonitorServiceStub(self._own_channel("monitor"))
 
         def handle(message: monitor_pb2.WatchScalingResponse) -> None:
             known = self.watched.history.jobs
             facts = [
                 fact for record in message.records if record.job_id in known for fact in intake.stall_facts(record)
             ]
-            self._take(lambda history: stalls_measured(history, facts), notable=False)
+            self._apply(lambda history: stalls_measured(history, facts), notable=False)
 
         await self._heard_jobs()
         await self._follow("monitor", lambda: stub.WatchScaling(monitor_pb2.WatchScalingRequest()), handle)
 
     async def _follow_curves(self) -> None:
-        stub = profiler_pb2_grpc.ProfilerServiceStub(self._own("profiler"))
+        stub = profiler_pb2_grpc.ProfilerServiceStub(self._own_channel("profiler"))
 
         def handle(message: profiler_pb2.WatchProfilesResponse) -> None:
             facts = [job_intake.curve_fact(profile) for profile in message.profiles]
-            self._take(lambda history: curves_changed(history, facts), notable=False)
+            self._apply(lambda history: curves_changed(history, facts), notable=False)
 
         await self._follow("profiler", lambda: stub.WatchProfiles(profiler_pb2.WatchProfilesRequest()), handle)
 
     async def _follow_plans(self) -> None:
-        stub = allocator_pb2_grpc.AllocatorServiceStub(self._own("allocator"))
+        stub = allocator_pb2_grpc.AllocatorServiceStub(self._own_channel("allocator"))
 
         def handle(message: allocator_pb2.WatchPlansResponse) -> None:
             fact = intake.plan_fact(message.plan)
-            self._take(lambda history: planned(history, fact))
+            self._apply(lambda history: plan_known(history, fact))
 
         await self._follow("allocator", lambda: stub.WatchPlans(allocator_pb2.WatchPlansRequest()), handle)
 
@@ -267,29 +266,29 @@ class Watcher:
         ended = await self._ended_jobs()
         held, releases = await self._rows()
         now = self.now()
-        self._take(lambda history: jobs_changed(history, ended, now))
-        self._take(lambda history: released(history, releases))
+        self._apply(lambda history: jobs_changed(history, ended, now))
+        self._apply(lambda history: nodes_released(history, releases))
         self._past_rows.set_result(sorted(held, key=lambda row: row.time))
 
     async def _fill(self, held: list[HeldFact]) -> None:
-        recorded = PastRecords(self._own)
+        recorded = PastRecords(self._own_channel)
         history = self.watched.history
         ended = [job.id for job in history.jobs.values() if job.final]
         stalls = await recorded.stalls(ended)
         idle = await recorded.idle_changes(self.now() - KEPT_S)
-        self._take(lambda history: stalls_measured(history, stalls), notable=False)
+        self._apply(lambda history: stalls_measured(history, stalls), notable=False)
         history = self.watched.history
         past = await asyncio.to_thread(past_of, history, held, idle)
-        self._take(lambda history: with_past(history, past))
+        self._apply(lambda history: with_past(history, past))
 
     async def _read_journal(self) -> None:
         _, releases = await self._rows()
         if releases:
-            self._take(lambda history: released(history, releases))
+            self._apply(lambda history: nodes_released(history, releases))
 
     async def _rows(self) -> tuple[deque[HeldFact], deque[ReleaseFact]]:
         """What the rows of the journal say that were not read before."""
-        stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own("job_manager"))
+        stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own_channel("job_manager"))
         held: deque[HeldFact] = deque(maxlen=_MAX_ROWS)
         releases: deque[ReleaseFact] = deque(maxlen=MAX_RELEASES)
         oldest = self.now() - KEPT_S
@@ -307,25 +306,25 @@ class Watcher:
 
     async def _ended_jobs(self) -> list[JobFact]:
         """Jobs that have ended within the time that is kept."""
-        stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own("job_manager"))
-        oldest, found = self.now() - KEPT_S, list[JobFact]()
+        stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own_channel("job_manager"))
+        oldest, ended = self.now() - KEPT_S, list[JobFact]()
         states = (resources_pb2.JOB_STATE_COMPLETED, resources_pb2.JOB_STATE_FAILED, resources_pb2.JOB_STATE_CANCELLED)
         request = job_manager_pb2.ListJobsRequest(states=states)
         async for page in all_pages_async(stub.ListJobs, request, timeout=2 * DEADLINE_SECONDS):
             facts = [job_intake.job_fact(job) for job in page.jobs]
-            found = [*found, *(fact for fact in facts if (fact.ended or 0.0) > oldest)][-MAX_JOBS:]
-        return found
+            ended = [*ended, *(fact for fact in facts if (fact.ended or 0.0) > oldest)][-MAX_JOBS:]
+        return ended
 
     async def _ask_source(self) -> None:
-        stub = scavenger_pb2_grpc.ScavengerServiceStub(self._own("scavenger"))
+        stub = scavenger_pb2_grpc.ScavengerServiceStub(self._own_channel("scavenger"))
 
         async def ask() -> None:
             status = await stub.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=DEADLINE_SECONDS)
             fact = intake.source_fact(status)
-            self._take(lambda history: source_seen(history, fact), notable=fact != self.watched.history.source)
+            self._apply(lambda history: source_seen(history, fact), notable=fact != self.watched.history.source)
             listed = await stub.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS)
             nodes = [intake.node_fact(node) for node in listed.nodes]
-            self._take(lambda history: stays_known(history, nodes), notable=False)
+            self._apply(lambda history: stays_known(history, nodes), notable=False)
 
         while True:
             await _until_answered(ask)
@@ -333,7 +332,7 @@ class Watcher:
 
     async def _ask_utilization(self, seconds: float) -> None:
         """U by minute, of so many seconds, and then of each minute that the Allocator has recorded."""
-        stub = allocator_pb2_grpc.AllocatorServiceStub(self._own("allocator"))
+        stub = allocator_pb2_grpc.AllocatorServiceStub(self._own_channel("allocator"))
 
         async def ask() -> None:
             now = self.now()
@@ -341,15 +340,15 @@ class Watcher:
             request = allocator_pb2.ListUtilizationRequest(
                 since_unix_seconds=known[-1] + 1.0 if known else now - seconds
             )
-            found: list[MinuteUse] = []
+            recorded: list[MinuteUse] = []
             try:
                 async for page in all_pages_async(stub.ListUtilization, request, timeout=2 * DEADLINE_SECONDS):
-                    found += map(intake.minute_use, page.minutes)
+                    recorded += map(intake.minute_use, page.minutes)
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.UNIMPLEMENTED:  # an Allocator of the version before
                     raise
-            if found:
-                self._take(lambda history: utilization_recorded(history, found))
+            if recorded:
+                self._apply(lambda history: utilization_recorded(history, recorded))
 
         while True:
             await _until_answered(ask)
@@ -400,32 +399,31 @@ class PastRecords:
     """Asks for it. Raises grpc.aio.AioRpcError where a service does not answer."""
 
     def __init__(self, channel: Callable[[str], grpc.aio.Channel]) -> None:
-        """Ask nothing yet."""
         self._channel = channel
 
     async def idle_changes(self, since: float) -> list[IdleFact]:
         """Changes of the idle set since a time, and the last whole set before it; none where they are not served."""
         stub = allocator_pb2_grpc.AllocatorServiceStub(self._channel("allocator"))
-        found: list[IdleFact] = []
+        changes: list[IdleFact] = []
         request = allocator_pb2.ListIdleChangesRequest()
         try:
             async for page in all_pages_async(stub.ListIdleChanges, request, timeout=2 * DEADLINE_SECONDS):
-                found += map(intake.idle_fact, page.changes)
-                wholes = [place for place, change in enumerate(found) if change.whole and change.time <= since]
+                changes += map(intake.idle_fact, page.changes)
+                wholes = [place for place, change in enumerate(changes) if change.whole and change.time <= since]
                 if wholes:
-                    del found[: wholes[-1]]
+                    del changes[: wholes[-1]]
         except grpc.aio.AioRpcError as error:
             if error.code() in _NOT_SERVED:
                 return []
             raise
-        return found
+        return changes
 
     async def stalls(self, job_ids: Sequence[str]) -> list[StallFact]:
         """The measured rescales of jobs."""
         stub = monitor_pb2_grpc.MonitorServiceStub(self._channel("monitor"))
-        found: list[StallFact] = []
+        stalls: list[StallFact] = []
         for first in range(0, len(job_ids), _JOBS_ASKED):
             request = monitor_pb2.ListScalingRecordsRequest(job_ids=job_ids[first : first + _JOBS_ASKED])
             answer = await stub.ListScalingRecords(request, timeout=2 * DEADLINE_SECONDS)
-            found += [stall for record in answer.records for stall in intake.stall_facts(record)]
-        return found
+            stalls += [stall for record in answer.records for stall in intake.stall_facts(record)]
+        return stalls

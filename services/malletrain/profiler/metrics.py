@@ -64,12 +64,12 @@ class ProfilerMetrics:
         metrics.add(self._publications, self._published, self._ended, self._failures)
         metrics.watch(now, _rendered, ProfilerSnapshot())
 
-    def published(self, profiles: int) -> None:
+    def note_published(self, profiles: int) -> None:
         """Watchers were told of so many profiles."""
         self._publications.inc()
         self._published.inc(profiles)
 
-    def advanced(self, before: ProfilingState, after: ProfilingState) -> None:
+    def note_step(self, before: ProfilingState, after: ProfilingState) -> None:
         """The runs have taken a step."""
         for job_id, run in after.runs.items():
             old = before.runs.get(job_id)
@@ -81,18 +81,18 @@ class ProfilerMetrics:
         self._failures.inc()
 
 
-def _rendered(taken: ProfilerSnapshot) -> Iterator[Metric]:
-    yield GaugeMetricFamily("malletrain_profiler_curves", "Jobs with a scaling curve.", taken.curves)
+def _rendered(snapshot: ProfilerSnapshot) -> Iterator[Metric]:
+    yield GaugeMetricFamily("malletrain_profiler_curves", "Jobs with a scaling curve.", snapshot.curves)
     points = GaugeMetricFamily(
         "malletrain_profiler_curve_points",
         "Points of these curves by origin: prior, declared, measured, extrapolated or family.",
         labels=["source"],
     )
     for source in CurveSource:
-        points.add_metric([source.name.lower()], taken.points.get(source, 0))
+        points.add_metric([source.name.lower()], snapshot.points.get(source, 0))
     runs = GaugeMetricFamily(
         "malletrain_profiler_runs", "The newest profile run of each job, by state.", labels=["state"]
     )
     for state in ProfileRunState:
-        runs.add_metric([state.value.lower()], taken.runs.get(state, 0))
+        runs.add_metric([state.value.lower()], snapshot.runs.get(state, 0))
     yield from (points, runs)

@@ -141,7 +141,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
     ) -> profiler_pb2.GetProfileResponse:
         """The profile of one job."""
         del context
-        return profiler_pb2.GetProfileResponse(profile=self._shown(self._read_profile(request.job_id)))
+        return profiler_pb2.GetProfileResponse(profile=self._visible_profile(self._read_profile(request.job_id)))
 
     @override
     async def StartProfile(
@@ -153,7 +153,9 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         job = self._machine.jobs[request.job_id]
         require_owner(current_caller(), job.owner, job.job_id, "have it profiled")
         self._loop.apply(ProfileRequested(request.job_id))
-        await self._changes.stored()  # where that fails, the run is queued nevertheless; asking again changes nothing
+        await (
+            self._changes.wait_until_stored()
+        )  # where that fails, the run is queued nevertheless; asking again changes nothing
         return profiler_pb2.StartProfileResponse(profile=self._read_profile(request.job_id))
 
     @override
@@ -165,21 +167,21 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         with self._hub.subscribe() as changes:
             if self._machine.ready:
                 present = self._messages(self._machine.curves.profiles())
-                for profiles, _ in pieces(map(self._shown, present)):
+                for profiles, _ in pieces(map(self._visible_profile, present)):
                     yield profiler_pb2.WatchProfilesResponse(profiles=profiles)
             async for changed in changes:
-                for profiles, _ in pieces(map(self._shown, changed)):
+                for profiles, _ in pieces(map(self._visible_profile, changed)):
                     yield profiler_pb2.WatchProfilesResponse(profiles=profiles)
 
-    def _shown(self, profile: profiler_pb2.Profile) -> profiler_pb2.Profile:
+    def _visible_profile(self, profile: profiler_pb2.Profile) -> profiler_pb2.Profile:
         """A profile as the caller may see it: the family of a job is its owner's matter."""
         job = self._machine.jobs.get(profile.job_id)
         if not profile.family or owns(current_caller(), job.owner if job else ""):
             return profile
-        shown = profiler_pb2.Profile()
-        shown.CopyFrom(profile)
-        shown.ClearField("family")
-        return shown
+        visible = profiler_pb2.Profile()
+        visible.CopyFrom(profile)
+        visible.ClearField("family")
+        return visible
 
     def _read_profile(self, job_id: str) -> profiler_pb2.Profile:
         if not job_id:
@@ -212,10 +214,10 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         match effect:
             case PublishProfiles():
                 self._hub.publish(self._messages(effect.profiles))
-                self._metrics.published(len(effect.profiles))
+                self._metrics.note_published(len(effect.profiles))
                 self._log.debug("profiles changed", jobs=[profile.job_id for profile in effect.profiles])
             case CountRuns():
-                self._metrics.advanced(effect.before, effect.after)
+                self._metrics.note_step(effect.before, effect.after)
             case StoreChanges():
                 curves = self._machine.curves
                 families = curves.families if effect.with_points else None

@@ -72,7 +72,7 @@ class RowChanges:
         return any((self.documents, self.removed_documents, self.rows, self.removed_rows))
 
     def followed_by(self, later: RowChanges) -> RowChanges:
-        """Both as one."""
+        """This batch and a later one as one, so that little waits while the database is away."""
         return RowChanges(
             {**self.documents, **later.documents},
             self.removed_documents | later.removed_documents,
@@ -125,7 +125,7 @@ class ProfilerStore:
     def changes(
         self, state: ProfilingState, families: FamilyStore | None, histories: Mapping[str, PointHistory]
     ) -> RowChanges:
-        """What differs from what was stored, or was returned here before: whoever calls this stores it. Writes nothing.
+        """What differs from what was stored, or was returned here before: the caller stores it. Writes nothing.
 
         Args:
             state: Runs and interruptions.

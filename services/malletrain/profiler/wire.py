@@ -38,7 +38,6 @@ def scaling_from_proto(message: monitor_pb2.WatchScalingResponse, known: CurveEs
     """What Monitor tells of jobs.
 
     Args:
-        message: The message.
         known: What is known already.
     """
     records = (

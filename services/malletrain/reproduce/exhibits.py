@@ -71,7 +71,6 @@ class PageExhibit:
     """An exhibit on the page.
 
     Attributes:
-        exhibit: The exhibit.
         drawing: Its chart; None: the page links to the file, if there is one.
         rows: Its numbers in words; empty if there are too many for the page.
     """
@@ -94,7 +93,6 @@ def write_report(
         exhibits: Exhibits in the order of the paper.
         options: Options that all replays share.
         sources: Names of trace and job sets, for the page.
-        folder: The folder.
         template: Template of the page.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The time."""
+    """Source of time, so that tests and replays can pass another."""
 
     def time(self) -> float:
         """Seconds since the epoch."""
@@ -65,7 +65,7 @@ class ClockSteps:
         self._clock = clock
         self._offset = clock.time() - clock.monotonic()
 
-    def take(self) -> float:
+    def take_step(self) -> float:
         """By how many seconds the wall clock was set since the last step that was taken; 0 if it was not."""
         offset = self._clock.time() - self._clock.monotonic()
         step = offset - self._offset
@@ -92,7 +92,7 @@ class WatchedClock:
 
     def time(self) -> float:
         """Seconds since the epoch."""
-        if step := self._steps.take():
+        if step := self._steps.take_step():
             for on_step in self._followers:
                 on_step(step)
         return self._clock.time()

@@ -163,7 +163,9 @@ async def _refuse(context: Any, error: Exception, log: Any) -> NoReturn:
     if isinstance(error, grpc.aio.AbortError):  # the handler has ended the call itself
         raise error
     if isinstance(error, MalleTrainError):
-        if _REFUSALS.note(RefusalKind(_who(), str(structlog.get_context(log).get("method", "")), type(error).__name__)):
+        if _REFUSALS.count_refusal(
+            RefusalKind(_who(), str(structlog.get_context(log).get("method", "")), type(error).__name__)
+        ):
             refusal_logger(__name__, log).info("refused", error=_cut(str(error), _MAX_MESSAGE_LENGTH))
         await abort(context, error)
     log.error("a call has failed", exc_info=error)

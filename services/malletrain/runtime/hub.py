@@ -91,8 +91,7 @@ class Hub(Generic[ItemT]):
     """
 
     def __init__(self, max_waiting: int = MAX_WAITING, merge: Merge[ItemT] | None = None) -> None:
-        """Begin without subscriptions.
-
+        """
         Args:
             max_waiting: Items that may be published while a subscription waits for its reader.
             merge: Makes one item of two that wait, where that can be; None: each item is passed on as it is.

@@ -56,7 +56,6 @@ def check_value(at: str, value: SpeedValue, target_samples: float) -> None:
 
     Args:
         at: Name of the field.
-        value: The value.
         target_samples: After so many samples it is complete; 0: there is no target.
 
     Raises:

@@ -1,6 +1,6 @@
 """Structured logs: one line per event; lines about refused calls go to a file of their own.
 
-Whoever is refused costs nothing by calling again, and may do so for ever. The file of a service is bounded: beside it
+A caller that is refused can call again at no cost, for ever. The file of a service is bounded: beside it
 is one copy, and what is older is lost.
 """
 
@@ -79,8 +79,7 @@ class RotatedFile:
     """A file to which texts are appended, and which is renamed to `NAME.1` when it is full. It has one writer."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
-        """Touch nothing yet.
-
+        """
         Args:
             path: Its path. The folder is made where it is missing.
             max_bytes: How long it gets.
@@ -101,7 +100,7 @@ class RotatedFile:
             if self._descriptor is not None and self._size and self._size + len(content) > self._max_bytes:
                 self.close()
                 self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-            self._size += os.write(self._opened(), content)
+            self._size += os.write(self._open(), content)
         except OSError:
             self.close()
             raise
@@ -117,7 +116,7 @@ class RotatedFile:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
-    def _opened(self) -> int:
+    def _open(self) -> int:
         if self._descriptor is None:
             make_private_folder(self._path.parent)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

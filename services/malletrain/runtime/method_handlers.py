@@ -32,7 +32,6 @@ def with_behaviour(
     """A handler of the same kind that calls another function.
 
     Args:
-        handler: The handler.
         behaviour: What it calls instead.
         parse: What makes a request of bytes instead.
     """

@@ -35,7 +35,7 @@ def pieces(entries: Iterable[MessageT], max_bytes: int = MAX_BYTES) -> Iterator[
 
 
 class Joined:
-    """Makes one message of those that say that they go on."""
+    """Joins the pieces of a message that was sent in several."""
 
     def __init__(self) -> None:
         self._begun: Any = None

@@ -54,7 +54,6 @@ async def run_service(
     """Serve until SIGTERM or SIGINT, then drain.
 
     Args:
-        service: The service.
         address: HOST:PORT on which it listens.
         access: Checks who calls.
         limits: What callers are granted.

@@ -80,7 +80,7 @@ class ServiceHost:
         *,
         plain_reports: bool = False,
     ) -> None:
-        """Listen once started.
+        """Nothing happens before `start`.
 
         Args:
             address: HOST:PORT; port 0 means any free port.

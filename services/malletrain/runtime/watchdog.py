@@ -26,7 +26,7 @@ _SHARE = 4.0
 
 
 class LoopWatchdog(Protocol):
-    """Whoever watches this process."""
+    """Ends or reports this process if its event loop stands still."""
 
     @property
     def pause_seconds(self) -> float:
@@ -36,33 +36,32 @@ class LoopWatchdog(Protocol):
         """This process has started, and serves from now on."""
 
     def alive(self) -> None:
-        """The event loop goes on."""
+        """The event loop runs; to be called every `pause_seconds`."""
 
     def stopping(self) -> None:
-        """This process ends by itself now, which may take a while."""
+        """This process is ending in good order, which may take a while."""
 
 
 class NoWatchdog:
-    """Nobody watches this process, or somebody who asks it."""
+    """For a process that nobody watches, or whose parent asks it by calls."""
 
     pause_seconds = _MAX_PAUSE_SECONDS
 
     def serving(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def alive(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def stopping(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 class SystemdWatchdog:
-    """systemd, by the datagrams of sd_notify(3)."""
+    """systemd's watchdog, which is told by the datagrams of sd_notify(3)."""
 
     def __init__(self, address: str, seconds: float) -> None:
-        """Send nothing yet.
-
+        """
         Args:
             address: Value of NOTIFY_SOCKET.
             seconds: After how long a silence systemd ends this process; 0: it does not.
@@ -81,12 +80,12 @@ class SystemdWatchdog:
         self._send("READY=1")
 
     def alive(self) -> None:
-        """The event loop goes on."""
+        """The event loop runs; to be called every `pause_seconds`."""
         if self._seconds:
             self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """This process ends by itself now, which may take a while."""
+        """This process is ending in good order, which may take a while."""
         self._send("STOPPING=1")
 
     def _send(self, state: str) -> None:
@@ -118,20 +117,20 @@ class TimerWatchdog:
         return min(self._seconds / _SHARE, _MAX_PAUSE_SECONDS)
 
     def serving(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def alive(self) -> None:
         """Start the timer again."""
         faulthandler.dump_traceback_later(self._seconds, exit=True, file=self._file)
 
     def stopping(self) -> None:
-        """Nothing: the end may hang, too."""
+        """Does nothing: the end may hang, too, so the timer goes on."""
 
 
 def watchdog_for(
     environment: MutableMapping[str, str], hang_seconds: float, file: TextIO | None = None, *, asked: bool = False
 ) -> LoopWatchdog:
-    """Whoever watches this process.
+    """The watchdog of this process: systemd's, a timer, or none.
 
     Args:
         environment: That of this process. What systemd has put there is taken out: it is not for the children.

@@ -255,10 +255,10 @@ class IdleEvents:
         event, time, revision = announced.event, announced.unix_seconds, announced.revision
         source_ended = self.machine.newest.ended
         if announced.cause == "source":
-            span = self._spans.observed(event, time, self._source.status(), self._clock.time())
+            span = self._spans.begin_observed(event, time, self._source.status(), self._clock.time())
         else:
-            span = self._spans.changed(event, announced.cause, time, part_of.context if part_of else None)
-        self._metrics.changed(event)
+            span = self._spans.begin_caused(event, announced.cause, time, part_of.context if part_of else None)
+        self._metrics.note_change(event)
         self._events.publish(
             scavenger_pb2.WatchNodesResponse(
                 joined=self._described(event.joined),

@@ -81,8 +81,8 @@ def window(
     """
     if not duration_s > 0:
         raise InvalidInputError("duration_s", "above 0", duration_s)
-    kept = _kept_nodes(trace, nodes)
-    names = frozenset(kept)
+    window_nodes = _kept_nodes(trace, nodes)
+    names = frozenset(window_nodes)
     end_s = start_s + duration_s
     fragments = tuple(
         Fragment(
@@ -99,7 +99,7 @@ def window(
         for name, (begin, end) in trace.present_s.items()
         if name in names and (begin > start_s or end < end_s)
     }
-    return Trace(fragments, kept, duration_s, earliest_s, _later(trace.origin, start_s), present_s)
+    return Trace(fragments, window_nodes, duration_s, earliest_s, _later(trace.origin, start_s), present_s)
 
 
 def _later(origin: str | None, seconds: float) -> str | None:

@@ -292,7 +292,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         """Counts failures of work on nodes. Nodes on which work keeps failing leave, as if reclaimed."""
         del context
         _names([failure.node for failure in request.failures], "failures", ".node")
-        self._withdrawals.failed(
+        self._withdrawals.count_failures(
             NodeFailure(failure.node, failure.reason[:_MAX_REASON_LENGTH], failure.by[:_MAX_REASON_LENGTH])
             for failure in request.failures
         )

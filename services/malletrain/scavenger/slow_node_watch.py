@@ -19,7 +19,7 @@ _ANSWER_SECONDS = 5.0
 
 
 class SlowNodeWatch:
-    """While Monitor does not answer, its answer before counts."""
+    """Asks Monitor which nodes are slow. While it does not answer, its answer before counts."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class SlowNodeWatch:
         ask_seconds: float = _ASK_SECONDS,
         note: Callable[[Sequence[NodeSlowness]], object] = lambda _: None,
     ) -> None:
-        """Know of no slow node.
+        """Nothing happens before `run`.
 
         Args:
             peers: Where Monitor is; None: nobody is asked. Closed by `close`.
@@ -58,17 +58,17 @@ class SlowNodeWatch:
 
     def note_speed(self, name: str, speed: NodeSpeed) -> None:
         """An agent has told how fast its node is."""
-        self._unstored |= self._speeds.take(name, speed)
+        self._unstored |= self._speeds.take_measure(name, speed)
 
     async def run(self) -> None:
         """Ask and judge again and again, until cancelled."""
         while True:
             if self._peers is not None:
-                await self._ask(self._peers)
+                await self._ask_monitor(self._peers)
             self.judge()
             await asyncio.sleep(self._ask_seconds)
 
-    async def _ask(self, peers: Peers) -> None:
+    async def _ask_monitor(self, peers: Peers) -> None:
         try:
             answer = await peers.monitor.ListSlowNodes(monitor_pb2.ListSlowNodesRequest(), timeout=_ANSWER_SECONDS)
         except grpc.aio.AioRpcError as error:
@@ -78,20 +78,20 @@ class SlowNodeWatch:
 
     def judge(self) -> None:
         """Judge what is known by now, and store measures that are new."""
-        self.take(judged(self._called, self._speeds.slow(self._pool_of)))
+        self.take_slow_nodes(judged(self._called, self._speeds.slow(self._pool_of)))
         if self._unstored:
             self._unstored = False
             self._store(self._speeds.to_json())
 
-    def take(self, nodes: tuple[NodeSlowness, ...]) -> None:
+    def take_slow_nodes(self, nodes: tuple[NodeSlowness, ...]) -> None:
         """Take over which nodes are slow; what changes is logged."""
         before, now = ({node.name: node for node in known} for known in (self.nodes, nodes))
         self.nodes = nodes
         self._note(nodes)
         for name, node in now.items():
             if name not in before or before[name].counts != node.counts:
-                said = "a node counts as slow" if node.counts else "a node is called slow"
-                self._log.warning(said, node=name, reason=node.reason)
+                event = "a node counts as slow" if node.counts else "a node is called slow"
+                self._log.warning(event, node=name, reason=node.reason)
         for name in before.keys() - now.keys():
             self._log.info("a node is no longer called slow", node=name)
 

@@ -147,7 +147,7 @@ def suitable_message(
 
 
 def query_message(status: QueryStatus) -> scavenger_pb2.QueryStatus:
-    """How one kind of query fares."""
+    """Counts and times of one kind of query."""
     age = status.age_seconds if math.isfinite(status.age_seconds) else None
     return message_of(scavenger_pb2.QueryStatus, status, age_seconds=age)
 

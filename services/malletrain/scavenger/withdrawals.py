@@ -34,7 +34,7 @@ _MAX_DRAINS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """What came of a withdrawal.
+    """The result of a withdrawal.
 
     Attributes:
         released: Nodes that JobManager has confirmed to be free.
@@ -126,7 +126,7 @@ class Withdrawals:
 
         Args:
             names: Names of the nodes.
-            everything: Whether to drain all nodes, those that nobody knows yet included.
+            everything: Whether to drain all nodes, unknown ones included.
             drain: By whom and why.
             remaining: Seconds until the caller's deadline; None where it has none.
 
@@ -170,7 +170,7 @@ class Withdrawals:
         still = self.quarantined()
         return Resumed(drained, [name for name in quarantined if name not in still])
 
-    def failed(self, failures: Iterable[NodeFailure]) -> None:
+    def count_failures(self, failures: Iterable[NodeFailure]) -> None:
         """Count failures of work. Nodes on which work keeps failing leave, as if reclaimed."""
         self._events.apply(FailuresReported(tuple(failures)))
 

@@ -120,9 +120,9 @@ def _survivors(points: Ints, ages: Ints, most: int, order: Ints) -> int:
                 break
     keys = dominated * (ages.max() + 1) + ages
     ranked = np.argsort(keys, kind="mergesort")
-    kept = min(most, count)
-    order[:kept] = ranked[:kept]
-    return int(min(kept, count - dominated.sum()))
+    survivors = min(most, count)
+    order[:survivors] = ranked[:survivors]
+    return int(min(survivors, count - dominated.sum()))
 
 
 @jit("i8(u8[::1], i8[:, ::1], i8, u8, i8[::1])")
@@ -134,15 +134,15 @@ def _with_best(words: Words, points: Ints, size: int, word: np.uint64, point: In
     for row in range(size):
         if _dominates(points[row], point):
             return size
-    kept = 0
+    count = 0
     for row in range(size):
         if not _dominates(point, points[row]):
-            words[kept] = words[row]
-            points[kept] = points[row]
-            kept += 1
-    words[kept] = word
-    points[kept] = point
-    return kept + 1
+            words[count] = words[row]
+            points[count] = points[row]
+            count += 1
+    words[count] = word
+    points[count] = point
+    return count + 1
 
 
 @jit("i8[:, ::1](i8[:, ::1], i8[::1], i8[:, ::1], i8, i8, i8, f8, u8, i8)", otherwise=array_generations.evolve)

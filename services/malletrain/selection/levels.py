@@ -58,7 +58,7 @@ class _Level:
     def empty_selection(cls, rows: int) -> _Level:
         return cls(np.zeros((7, 1), np.int64), np.zeros((rows, 1), np.int64), np.zeros(1, np.uint64))
 
-    def kept(self, where: Flags) -> _Level:
+    def only(self, where: Flags) -> _Level:
         return _Level(self.used[:, where], self.now[:, where], self.words[where])
 
     def with_job(self, limits: Ints, use: Ints, values: Ints, bit: int) -> _Level:
@@ -106,7 +106,7 @@ def best_selection(
         if best is not None:
             bound = np.maximum(points[0], np.minimum(cap, bounds[0]))
             keep &= (bound > best[0]) | ((bound == best[0]) & (bounds[1] >= best[1]))
-        level = level.kept(keep)
+        level = level.only(keep)
         more = level.with_job(limits, uses[:, job - 1], values[:, job - 1], count - job)
         level = more.before(level)
         visits += len(level.words)
@@ -133,7 +133,7 @@ def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, leas
         if job == 0:
             break
         bounds = points + undecided[:, job, None]
-        level = level.kept((bounds[0] >= least) & ~_beaten(bounds, front))
+        level = level.only((bounds[0] >= least) & ~_beaten(bounds, front))
         more = level.with_job(limits, uses[:, job - 1], objectives[:, job - 1], count - job)
         level = more.before(level)
         visits += len(level.words)
@@ -178,11 +178,11 @@ def _without_dominated(points: Ints, words: NDArray[np.uint64]) -> tuple[Ints, N
     """The distinct points that no other one dominates, each with the largest word."""
     order = np.lexsort((words, *points[::-1]))[::-1]
     points, words = points[:, order], words[order]
-    kept = []
+    places = []
     left = np.arange(len(words))
     while len(left):
         # The largest of those that are left: none of them dominates it.
         first = left[0]
-        kept.append(first)
+        places.append(first)
         left = left[(points[:, left] > points[:, first, None]).any(axis=0)]
-    return points[:, kept], words[kept]
+    return points[:, places], words[places]

@@ -177,11 +177,11 @@ def objectives_of(problem: SelectionProblem, chosen: tuple[int, ...]) -> Objecti
     burst_buffer = sum(job.burst_buffer_gb for job in jobs)
     if not machine.has_ssd:
         return Objectives(nodes, burst_buffer)
-    asked = sum(job.nodes * job.ssd_gb for job in jobs)
+    requested = sum(job.nodes * job.ssd_gb for job in jobs)
     large = sum(job.nodes for job in jobs if machine.wants_large(job))
     spill = max(0, nodes - large - problem.free.small)
     held = machine.small_ssd_gb * (nodes - large - spill) + machine.large_ssd_gb * (large + spill)
-    return Objectives(nodes, burst_buffer, asked, held - asked)
+    return Objectives(nodes, burst_buffer, requested, held - requested)
 
 
 def check_request(request: ResourceRequest, field: str) -> None:

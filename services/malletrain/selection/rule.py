@@ -73,7 +73,6 @@ def choose(
     Args:
         points: f1 … f4 of each solution, at least one; shape (solutions, 4).
         selections: 0 or 1 for each job of the window; shape (solutions, jobs).
-        machine: The machine.
         factor: The rule's factor.
         waste: What a reduction of waste is a percentage of.
     """
@@ -116,8 +115,7 @@ class AdaptiveTradeOff:
     """
 
     def __init__(self, machine: MachineResources, half_life_s: float = HALF_LIFE_S) -> None:
-        """Begin without experience.
-
+        """
         Raises:
             InvalidInputError: the machine has no burst buffer, or has SSDs, of which the rule has no single price.
         """
@@ -143,10 +141,10 @@ class AdaptiveTradeOff:
         if self._seen is not None:
             since_s, before_nodes, before_gb = self._seen
             passed = now_s - since_s
-            kept = 0.5 ** (passed / self._half_life_s)
-            self._seconds = self._seconds * kept + passed
-            self._nodes = self._nodes * kept + passed * before_nodes
-            self._burst_buffer = self._burst_buffer * kept + passed * before_gb
+            decay = 0.5 ** (passed / self._half_life_s)
+            self._seconds = self._seconds * decay + passed
+            self._nodes = self._nodes * decay + passed * before_nodes
+            self._burst_buffer = self._burst_buffer * decay + passed * before_gb
         self._seen = now_s, nodes / self._machine.nodes, burst_buffer_gb / self._machine.burst_buffer_gb
         if self._seconds > 0:
             self.factor = self._of(self._nodes, self._burst_buffer)

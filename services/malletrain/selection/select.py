@@ -90,7 +90,6 @@ class SelectionSettings:
     """How to select.
 
     Attributes:
-        method: The method.
         solver: Who searches.
         trade_off: Factor of BBSched's rule; None: 2, or 4 with SSDs.
         most_visits: Selections that one exact search may visit. Beyond that AUTO asks the genetic algorithm, and EXACT
@@ -342,8 +341,10 @@ def compare_starts(problem: SelectionProblem, settings: SelectionSettings) -> tu
     ordered = in_order(problem) if problem.jobs else ()
     # In order, the first that is missing is the first that did not fit.
     until = tuple(index for position, index in enumerate(ordered) if index == position)
-    asked = select(problem, settings) if problem.jobs else None
+    selection = select(problem, settings) if problem.jobs else None
     ways = [(FIRST_MISFIT, until, False), (SelectionMethod.IN_ORDER.value, ordered, False)]
     if settings.method is not SelectionMethod.IN_ORDER:
-        ways.append((settings.method.value, asked.chosen if asked else (), bool(asked and asked.genetic)))
+        ways.append(
+            (settings.method.value, selection.chosen if selection else (), bool(selection and selection.genetic))
+        )
     return tuple(StartChoice(name, chosen, objectives_of(problem, chosen), genetic) for name, chosen, genetic in ways)

@@ -29,7 +29,7 @@ class Reaper:
     """
 
     def __init__(self, job_id: str) -> None:
-        """Start the process.
+        """Starts the process.
 
         Raises:
             OSError: it can't be started.

@@ -22,8 +22,8 @@ from malletrain.allocator.auto_tuning.machine import (
     TuningEvent,
     TuningQuestion,
     TuningState,
+    after_failure,
     decide,
-    failed,
     one_step_from,
     question,
     resume,
@@ -72,7 +72,7 @@ def test_one_step_at_a_time_within_bounds_and_never_two_on_trial(
         before, asked = state, question(state, permitted, now)
         assert not (asked.candidates and asked.before), "a step is watched, or the next one is looked for"
         if found is None:
-            decided = failed(state, "killed", now, HOUR)
+            decided = after_failure(state, "killed", now, HOUR)
         else:
             number, mean, width, since = found
             tried = asked.candidates
@@ -136,11 +136,11 @@ def test_hours_without_training_neither_keep_nor_contradict_a_step() -> None:
 def test_a_step_that_cannot_be_looked_at_is_taken_back() -> None:
     state = answered(FRESH, better(LONGER), 0.0).state
     for hour in range(1, CHECKS):
-        decided = failed(state, "no memory", hour * HOUR, HOUR)
+        decided = after_failure(state, "no memory", hour * HOUR, HOUR)
         assert (decided.event, decided.state.in_force) == (TuningEvent.FAILED, LONGER)
         state = decided.state
-    assert failed(state, "no memory", CHECKS * HOUR, HOUR).state.in_force == PRESENT
-    assert failed(FRESH, "no memory", HOUR, HOUR).state == replace(FRESH, ran_unix=HOUR)
+    assert after_failure(state, "no memory", CHECKS * HOUR, HOUR).state.in_force == PRESENT
+    assert after_failure(FRESH, "no memory", HOUR, HOUR).state == replace(FRESH, ran_unix=HOUR)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ ONE, TWO = (PresentUses().of(START, IDLE, 1, [job("a", *IDLE[:count])]) for coun
 
 def told(meter: UseMeter, *moments: tuple[float, PresentUse | None]) -> None:
     for at, present in moments:
-        meter.note(START + at, present)
+        meter.note_use(START + at, present)
 
 
 class TestMeter:
@@ -129,8 +129,8 @@ class TestMeter:
     def test_nothing_is_known_while_services_are_away_or_when_the_clock_was_set_back(self) -> None:
         meter = UseMeter()
         told(meter, (0, ONE), (10, None), (20, ONE), (5, ONE))
-        assert meter.note(START + 6, ONE) == (START + 5, ONE)
-        assert meter.note(START + 3, ONE) is None
+        assert meter.note_use(START + 6, ONE) == (START + 5, ONE)
+        assert meter.note_use(START + 3, ONE) is None
         assert meter.due(START + 500) == []
 
     def test_minutes_that_nobody_can_work_out_are_bounded(self) -> None:
@@ -164,7 +164,7 @@ class TestMeter:
         meter, now = UseMeter(), START
         for pause, present in moments:
             now += pause
-            meter.note(now, present)
+            meter.note_use(now, present)
         for minute in meter.due(now + 1e6):
             ends = [step.start + step.seconds for step in minute.steps]
             assert all(begin.start >= end - 1e-6 for begin, end in zip(minute.steps[1:], ends, strict=False))

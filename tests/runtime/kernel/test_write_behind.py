@@ -66,7 +66,7 @@ async def test_batches_are_stored_in_order_in_a_thread() -> None:
         writer.add((4,))
         assert writer.waiting == ((1, 2), (3, 4)), "nobody waits, and what is not stored is known"
         database.may_go_on.set()
-        await writer.stored()
+        await writer.wait_until_stored()
     assert database.stored == [1, 2, 3, 4]
     assert threading.get_ident() not in database.threads
 
@@ -82,7 +82,7 @@ async def test_what_was_tried_stays_as_it_is_and_what_came_later_is_bounded() ->
             writer.add((number,))
         assert writer.waiting == ((1, 2), (4, 5, 6))
         with pytest.raises(DatabaseUnavailableError):
-            await writer.stored()
+            await writer.wait_until_stored()
         database.away = False
         await wait_until_async(lambda: not writer.behind)
     assert database.stored == [1, 2, 4, 5, 6]
@@ -152,5 +152,5 @@ async def test_what_belongs_together_is_one_batch() -> None:
         writer.add((1,))
         writer.add((2,))
         may_begin.set()
-        await writer.stored()
+        await writer.wait_until_stored()
     assert stored == [(1, 2)]

@@ -37,10 +37,10 @@ class Recorder:
         self.asked: list[list[str]] = []
         self.given: list[str] = []
 
-    async def __call__(self, argv: Sequence[str], timeout_seconds: float, given: Input = NO_INPUT) -> str:
+    async def __call__(self, argv: Sequence[str], timeout_seconds: float, command_input: Input = NO_INPUT) -> str:
         assert timeout_seconds > 0
         self.asked.append(list(argv))
-        self.given.append(given.text)
+        self.given.append(command_input.text)
         answer = self.answers.pop(0)
         if isinstance(answer, SourceError):
             raise answer

@@ -53,7 +53,7 @@ def test_numbers_grow_whatever_the_clock_does_and_over_restarts(tmp_path: Path) 
     clock.offset -= 3600.0
     numbers.append(number(before.issue("n1")))
     after = NodeCertificates(tmp_path, clock, DAY, 15.0)
-    after.note(numbers[-1])  # its agent has reported
+    after.note_number(numbers[-1])  # its agent has reported
     numbers.append(number(after.issue("n1")))
     assert numbers == sorted(set(numbers))
 

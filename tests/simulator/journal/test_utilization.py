@@ -157,7 +157,7 @@ def looked_at(job: RecordedJob, events: Sequence[IdleEvent]) -> list[MinuteUse]:
         running = [event for event in known if event.to_state is JobState.RUNNING]
         trains_on = frozenset(known[-1].nodes) & frozenset(running[-1].nodes) if running else frozenset()
         present = JobPresent(job.job.id, JobTerms(1, 8), LINEAR, False, trains_on)
-        meter.note(float(second), uses.of(float(second), idle, 1, [present] if known else []))
+        meter.note_use(float(second), uses.of(float(second), idle, 1, [present] if known else []))
         for minute in meter.due(1e12 if second == END else second):
             meter.close(minute)
             found.append(minute_use(minute.start, minute.steps, best))

@@ -105,7 +105,7 @@ class Naive:
         ordered = sorted(case.trace.fragments, key=lambda fragment: self.all_nodes.index(fragment.node))
         for fragment in ordered:
             if fragment.idle_until_s == instant and fragment.node in self.since:
-                self.stays.ended(fragment.idle_until_s - self.since.pop(fragment.node))
+                self.stays.learn(fragment.idle_until_s - self.since.pop(fragment.node))
                 for job in self.active:
                     if fragment.node in job.nodes:
                         if job not in had:

@@ -78,8 +78,8 @@ def test_nobody_makes_jobs_of_a_repeated_set_that_nobody_asks_for() -> None:
     arrivals = Arrivals(
         [trainer("a", submit_s=5.0), trainer("b", submit_s=7.0)], ReplayOptions(duration_s=1.0, repeat_jobs=True)
     )
-    assert [list(arrivals.submitted(4.0)), arrivals.next_submit_s] == [[], 5.0]
-    assert [(job.id, job.submit_s) for job in islice(arrivals.submitted(1e9), 5)] == [
+    assert [list(arrivals.take_submitted(4.0)), arrivals.next_submit_s] == [[], 5.0]
+    assert [(job.id, job.submit_s) for job in islice(arrivals.take_submitted(1e9), 5)] == [
         ("a", 5.0),
         ("b", 7.0),
         ("a#1", 7.0),

@@ -55,7 +55,7 @@ def written(
     metadata: Mapping[str, object] | None = None,
     rates: HourlyRates | None = None,
     delay: MeasuredDelay | None = None,
-    said: Sequence[str] = (),
+    remarks: Sequence[str] = (),
     title: str = "site.csv.gz",
 ) -> str:
     """The page of such a replay."""
@@ -63,6 +63,6 @@ def written(
     rates = rates or HourlyRates()
     answers = answers_of(found, rates, np.random.default_rng(0))
     titles = Titles(title, "two jobs")
-    page = PageInput(found, options, titles, answers, rates, metadata or {}, said, delay)
+    page = PageInput(found, options, titles, answers, rates, metadata or {}, remarks, delay)
     folder.mkdir(parents=True, exist_ok=True)
     return write_page(page, folder)[0].read_text(encoding="utf-8")

@@ -117,7 +117,7 @@ def test_what_was_skipped_and_assumed_is_told(tmp_path: Path) -> None:
             "notes": ["window: as given", "skipped 2 rows: (first: /home/ada/log:3)", "1 node came later"],
         },
     }
-    page = written(half_idle(8), tmp_path, metadata=metadata, said=["two jobs could not be taken over"])
+    page = written(half_idle(8), tmp_path, metadata=metadata, remarks=["two jobs could not be taken over"])
     seen = outside_the_fold(page)
     assert "0.30 % of the log was skipped" in seen
     assert "an end before its start 2 12.5" in seen

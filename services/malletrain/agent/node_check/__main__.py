@@ -18,11 +18,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m malletrain.agent.node_check", description=__doc__)
     parser.add_argument("node", help="name of the node, which the operator's script is told")
     add_options(parser)
-    given = parser.parse_args()
-    limits = limits_of(given)
+    arguments = parser.parse_args()
+    limits = limits_of(arguments)
     if limits is None:
         parser.error("--check-seconds: expected a number above 0")
-    if reason := asyncio.run(check_node(given.node, limits)):
+    if reason := asyncio.run(check_node(arguments.node, limits)):
         print(reason, flush=True)
         return 1
     return 0

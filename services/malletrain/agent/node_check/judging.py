@@ -45,7 +45,7 @@ class CheckLimits:
 
 @dataclass(frozen=True)
 class GpuMeasure:
-    """One GPU.
+    """What the management library says of one GPU.
 
     Attributes:
         code: What the management library answers when it is asked for the GPU; 0: all is well.
@@ -125,6 +125,6 @@ def _gpu(entry: object) -> GpuMeasure:
     raise UntrustedJsonError("expected code and ecc_errors of a GPU")
 
 
-def shown(text: str, most: int = MAX_REASON_LENGTH) -> str:
+def text_for_people(text: str, most: int = MAX_REASON_LENGTH) -> str:
     """A text of a program for people: one line, without characters that terminals act on, cut."""
     return "".join(char if char.isprintable() else " " for char in text[:most]).strip()

@@ -21,16 +21,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--check-script-seconds", type=float, default=usual.script_seconds, help="its time limit")
 
 
-def limits_of(given: argparse.Namespace) -> CheckLimits | None:
+def limits_of(arguments: argparse.Namespace) -> CheckLimits | None:
     """What the node must have; None: it is not checked."""
-    if given.check_seconds <= 0:
+    if arguments.check_seconds <= 0:
         return None
     return CheckLimits(
-        given.check_seconds,
-        given.check_memory_mib,
-        given.check_ecc_errors,
-        tuple(given.check_folder),
-        given.check_script,
-        given.check_script_seconds,
-        given.check_speed_seconds,
+        arguments.check_seconds,
+        arguments.check_memory_mib,
+        arguments.check_ecc_errors,
+        tuple(arguments.check_folder),
+        arguments.check_script,
+        arguments.check_script_seconds,
+        arguments.check_speed_seconds,
     )

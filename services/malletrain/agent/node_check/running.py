@@ -13,7 +13,7 @@ from malletrain.agent.node_check.judging import (
     CheckLimits,
     read_measures,
     reasons_against,
-    shown,
+    text_for_people,
 )
 from malletrain.agent.node_check.measuring import STEPS
 from malletrain.common.commands import RunningCommand, start_command
@@ -37,9 +37,9 @@ async def check_node(node: str, limits: CheckLimits) -> str:
         node: Name of the node, which the operator's script is told.
         limits: What the node must have.
     """
-    checks = [_measured(limits)] + ([_scripted(node, limits)] if limits.script else [])
+    checks = [_reasons_by_measures(limits)] + ([_reasons_by_script(node, limits)] if limits.script else [])
     reasons_of_each = await asyncio.gather(*checks)
-    return shown("; ".join(reason for reasons in reasons_of_each for reason in reasons))
+    return text_for_people("; ".join(reason for reasons in reasons_of_each for reason in reasons))
 
 
 async def measure_speed(limits: CheckLimits) -> tuple[float, float] | None:
@@ -65,16 +65,16 @@ async def measure_speed(limits: CheckLimits) -> tuple[float, float] | None:
     return None
 
 
-async def _measured(limits: CheckLimits) -> list[str]:
+async def _reasons_by_measures(limits: CheckLimits) -> list[str]:
     command = (sys.executable, "-P", "-m", "malletrain.agent.node_check.measuring", *limits.folders)
     try:
         async with _program(command, os.environ) as process:
-            return await _judged(process, limits)
+            return await _reasons_of_process(process, limits)
     except OSError as error:
         return [f"no program can be started ({error.strerror})"]
 
 
-async def _judged(process: RunningCommand, limits: CheckLimits) -> list[str]:
+async def _reasons_of_process(process: RunningCommand, limits: CheckLimits) -> list[str]:
     step = ""
     try:
         async with asyncio.timeout(_BOOT_SECONDS) as limit:
@@ -91,7 +91,7 @@ async def _judged(process: RunningCommand, limits: CheckLimits) -> list[str]:
     return [f"the measuring process has ended ({step})"]
 
 
-async def _scripted(node: str, limits: CheckLimits) -> list[str]:
+async def _reasons_by_script(node: str, limits: CheckLimits) -> list[str]:
     name = f"check script {limits.script}"
     command = (sys.executable, "-P", "-m", "malletrain.agent.node_check.script", limits.script, node)
     begun = b""
@@ -100,7 +100,7 @@ async def _scripted(node: str, limits: CheckLimits) -> list[str]:
             async with asyncio.timeout(_BOOT_SECONDS):
                 begun = await process.stdout.readline()
             async with asyncio.timeout(limits.script_seconds):
-                said = await _said(process)
+                output = await _read_beginning(process)
                 status = await process.wait()
     except TimeoutError:
         return [f"{name} has not ended within {limits.script_seconds:g} s" if begun else _NO_PROGRAM]
@@ -108,21 +108,21 @@ async def _scripted(node: str, limits: CheckLimits) -> list[str]:
         return [f"no program can be started ({error.strerror})"]
     if status == 0:
         return []
-    first = next((line for line in said.splitlines() if line.strip()), "")
-    return [f"{name} ended with {status}" + (f": {shown(first, MAX_REASON_LENGTH // 2)}" if first else "")]
+    first = next((line for line in output.splitlines() if line.strip()), "")
+    return [f"{name} ended with {status}" + (f": {text_for_people(first, MAX_REASON_LENGTH // 2)}" if first else "")]
 
 
-async def _said(process: RunningCommand) -> str:
+async def _read_beginning(process: RunningCommand) -> str:
     """The beginning of what a program prints, and says on standard error; the rest is read and dropped."""
     printed, errors = await asyncio.gather(_beginning(process.stdout), _beginning(process.stderr))
     return printed + errors
 
 
 async def _beginning(stream: asyncio.StreamReader) -> str:
-    kept = b""
+    beginning = b""
     while piece := await stream.read(_PIECE):
-        kept += piece[: _MAX_SAID_BYTES - len(kept)]
-    return kept.decode(errors="replace")
+        beginning += piece[: _MAX_SAID_BYTES - len(beginning)]
+    return beginning.decode(errors="replace")
 
 
 @asynccontextmanager

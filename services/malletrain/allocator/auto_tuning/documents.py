@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class TuningOrder:
-    """What the process that replays is told.
+    """The input of the process that replays.
 
     Attributes:
         question: What to replay.

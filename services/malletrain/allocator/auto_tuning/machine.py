@@ -33,7 +33,7 @@ class AutoTune(StrEnum):
 
 
 class TuningEvent(StrEnum):
-    """What a run led to."""
+    """The kind of decision after a run of replays."""
 
     NOTHING = "nothing"
     ADVICE = "advice"
@@ -47,7 +47,7 @@ class TuningEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ForwardChoice:
-    """Where T_fwd comes from.
+    """A policy for T_fwd, with its constant in seconds.
 
     Attributes:
         policy: `allocator.forward_policy`.
@@ -58,7 +58,7 @@ class ForwardChoice:
     seconds: float
 
     def __str__(self) -> str:
-        """For people."""
+        """The text for operators, in logs and the journal of tuning."""
         return f"{self.seconds:g} s" if self.policy is ForwardPolicy.CONSTANT else f"policy {self.policy.value}"
 
 
@@ -134,7 +134,6 @@ class ReplayedGain:
     """How many more samples a choice would have trained than what is in force, as a share of these.
 
     Attributes:
-        choice: The choice.
         mean: The gain: mean over the parts of the past, each judged with what was best on all others.
         half_width: Half-width of its 95 % interval; None: one part tells none.
         hours: How much of the past was replayed, in hours.
@@ -146,14 +145,14 @@ class ReplayedGain:
     hours: float
 
     def __str__(self) -> str:
-        """For people."""
+        """The text for operators, in logs and the journal of tuning."""
         width = "" if self.half_width is None else f" ± {self.half_width:.1%}"
         return f"{self.mean:+.1%}{width} samples in {self.hours:.1f} h"
 
 
 @dataclass(frozen=True, slots=True)
 class TuningAnswer:
-    """What a run has found.
+    """What the replays of a run have measured.
 
     Attributes:
         best: The best candidate; None: none is better, or there is too little of the past.
@@ -170,7 +169,7 @@ class TuningAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What a run led to.
+    """The decision after a run, and the state that follows from it.
 
     Attributes:
         state: What is to be remembered.
@@ -217,28 +216,30 @@ def question(state: TuningState, bounds: TuningBounds, now: float) -> TuningQues
     """What to replay next; `now` in seconds since the epoch."""
     if state.trial is not None:
         return TuningQuestion(state.in_force, (), state.trial.before, state.trial.since_unix)
-    found = [choice for choice in one_step_from(state.in_force) if bounds.permit(choice) or choice == state.configured]
-    return TuningQuestion(state.in_force, tuple(one for one in found if state.barred.get(one, 0.0) <= now))
+    choices = [
+        choice for choice in one_step_from(state.in_force) if bounds.permit(choice) or choice == state.configured
+    ]
+    return TuningQuestion(state.in_force, tuple(one for one in choices if state.barred.get(one, 0.0) <= now))
 
 
 def one_step_from(choice: ForwardChoice) -> list[ForwardChoice]:
     """All choices that one step leads to: the next shorter and longer T_fwd, and the other policies."""
-    found = []
+    choices = []
     if choice.policy is ForwardPolicy.CONSTANT:
         shorter = [seconds for seconds in FORWARD_S if seconds < choice.seconds]
         longer = [seconds for seconds in FORWARD_S if seconds > choice.seconds]
-        found += [replace(choice, seconds=seconds) for seconds in (*shorter[-1:], *longer[:1])]
-    return found + [replace(choice, policy=policy) for policy in ForwardPolicy if policy is not choice.policy]
+        choices += [replace(choice, seconds=seconds) for seconds in (*shorter[-1:], *longer[:1])]
+    return choices + [replace(choice, policy=policy) for policy in ForwardPolicy if policy is not choice.policy]
 
 
 def decide(
-    state: TuningState, asked: TuningQuestion, answer: TuningAnswer, mode: AutoTune, now: float, interval_s: float
+    state: TuningState, request: TuningQuestion, answer: TuningAnswer, mode: AutoTune, now: float, interval_s: float
 ) -> Decided:
     """What a run leads to.
 
     Args:
         state: What is remembered.
-        asked: What the run had to replay.
+        request: What the run had to replay.
         answer: What it has found.
         mode: What tuning may do.
         now: Seconds since the epoch.
@@ -249,11 +250,11 @@ def decide(
     """
     state = replace(state, ran_unix=now, barred={one: until for one, until in state.barred.items() if until > now})
     if state.trial is not None:
-        return _checked(state, state.trial, answer, now, interval_s)
+        return _check_trial(state, state.trial, answer, now, interval_s)
     best = answer.best
     if best is None:
         return Decided(state, TuningEvent.NOTHING, answer.note or f"{state.in_force} is best among its neighbours")
-    if best.choice not in asked.candidates:
+    if best.choice not in request.candidates:
         raise ValueError(f"expected one of the candidates, got {best.choice}")
     if best.mean < MIN_GAIN:
         return Decided(state, TuningEvent.NOTHING, f"{best.choice}: {best}; that is below {MIN_GAIN:.1%}")
@@ -266,7 +267,7 @@ def decide(
     return Decided(replace(state, in_force=best.choice, trial=trial, why=reason), TuningEvent.STEP, reason)
 
 
-def _checked(state: TuningState, trial: TrialStep, answer: TuningAnswer, now: float, interval_s: float) -> Decided:
+def _check_trial(state: TuningState, trial: TrialStep, answer: TuningAnswer, now: float, interval_s: float) -> Decided:
     back = answer.back
     if back is None:
         state = replace(state, trial=replace(trial, failures=0))
@@ -274,14 +275,14 @@ def _checked(state: TuningState, trial: TrialStep, answer: TuningAnswer, now: fl
     if back.mean >= MIN_GAIN:
         return _gone_back(state, trial, f"the hours since contradict it: {back} with {trial.before}", now, interval_s)
     checks = trial.checks + 1
-    said = f"{state.in_force} is not contradicted: {back} with {trial.before}"
+    reason = f"{state.in_force} is not contradicted: {back} with {trial.before}"
     if checks >= CHECKS:
-        return Decided(replace(state, trial=None), TuningEvent.KEPT, said)
+        return Decided(replace(state, trial=None), TuningEvent.KEPT, reason)
     trial = replace(trial, checks=checks, failures=0)
-    return Decided(replace(state, trial=trial), TuningEvent.WATCHED, f"{said} (look {checks} of {CHECKS})")
+    return Decided(replace(state, trial=trial), TuningEvent.WATCHED, f"{reason} (look {checks} of {CHECKS})")
 
 
-def failed(state: TuningState, problem: str, now: float, interval_s: float) -> Decided:
+def after_failure(state: TuningState, problem: str, now: float, interval_s: float) -> Decided:
     """A run has failed. A step that cannot be looked at is taken back after some time.
 
     Args:

@@ -28,10 +28,10 @@ class TuningRunError(MalleTrainError):
 
 
 class ReplayProcess:
-    """Runs the process, one at a time."""
+    """Runs replays in a process of their own, one run at a time."""
 
     def __init__(self, command: Sequence[str], folder: Path, cpu_seconds: float, memory_mib: int) -> None:
-        """Start nothing yet.
+        """Nothing happens before `run`.
 
         Args:
             command: What is run; options are added.
@@ -73,7 +73,7 @@ class ReplayProcess:
 
     async def _answer(self, order: TuningOrder) -> TuningAnswer:
         environment = {**os.environ, **_ONE_THREAD, "TMPDIR": str(self._folder.absolute())}
-        process = await start_command(self._command, environment, given=to_json(order).encode())
+        process = await start_command(self._command, environment, stdin=to_json(order).encode())
         self._process = process
         output, errors = await process.communicate()
         if process.returncode:
@@ -90,8 +90,8 @@ class ReplayProcess:
 
 
 def _why(code: int, errors: bytes) -> str:
-    said = errors.decode(errors="replace").strip().splitlines()
-    last = f": {said[-1][:_MAX_LINE_LENGTH]}" if said else ""
+    lines = errors.decode(errors="replace").strip().splitlines()
+    last = f": {lines[-1][:_MAX_LINE_LENGTH]}" if lines else ""
     if code == -signal.SIGXCPU:
         return f"the replays needed more CPU time than auto_tune_cpu_share permits{last}"
     if code < 0:

@@ -28,7 +28,7 @@ _RUNS = Table(
 
 @dataclass(frozen=True, slots=True)
 class TuningRun:
-    """A row.
+    """One stored run of auto-tuning.
 
     Attributes:
         unix_seconds: When it ended, in seconds since the epoch.

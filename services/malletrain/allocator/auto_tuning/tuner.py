@@ -20,8 +20,8 @@ from malletrain.allocator.auto_tuning.machine import (
     TuningBounds,
     TuningEvent,
     TuningState,
+    after_failure,
     decide,
-    failed,
     question,
     resume,
     seconds_until_due,
@@ -72,7 +72,7 @@ class TunerOptions:
 
 
 class AutoTuner:
-    """Keeps T_fwd as the past says."""
+    """Adjusts T_fwd, one step at a time, by replays of the installation's own past."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class AutoTuner:
         stored = store.state()
         self.state, why = resume(stored, options.choice, options.mode, options.bounds)
         if why:
-            self._take(Decided(self.state, TuningEvent.RESET, why))
+            self._adopt(Decided(self.state, TuningEvent.RESET, why))
         else:
             self._put_in_force(self.state)
 
@@ -116,25 +116,25 @@ class AutoTuner:
         """One run. Any fault of it is told and counted, and ends nothing else."""
         interval = self._options.interval_s
         try:
-            self._take(await self._decided())
+            self._adopt(await self._replay_and_decide())
         except TuningRunError as error:
-            self._take(failed(self.state, str(error), self._clock.time(), interval))
+            self._adopt(after_failure(self.state, str(error), self._clock.time(), interval))
         except Exception as error:  # noqa: BLE001  # a defect here must not end the making of plans
             self._log.exception("auto-tuning has failed")
-            self._take(failed(self.state, repr(error), self._clock.time(), interval))
+            self._adopt(after_failure(self.state, repr(error), self._clock.time(), interval))
 
-    async def _decided(self) -> Decided:
+    async def _replay_and_decide(self) -> Decided:
         options = self._options
-        asked = question(self.state, options.bounds, self._clock.time())
-        order = TuningOrder(asked, options.part_s, _PARTS, _OWN_SHARE * options.interval_s, options.cpu_share)
+        request = question(self.state, options.bounds, self._clock.time())
+        order = TuningOrder(request, options.part_s, _PARTS, _OWN_SHARE * options.interval_s, options.cpu_share)
         answer = await self._replays(order, _PATIENCE_SHARE * options.interval_s)
-        decided = decide(self.state, asked, answer, options.mode, self._clock.time(), options.interval_s)
+        decided = decide(self.state, request, answer, options.mode, self._clock.time(), options.interval_s)
         return replace(decided, reason="; ".join((decided.reason, *answer.advice)))
 
-    def _take(self, decided: Decided) -> None:
+    def _adopt(self, decided: Decided) -> None:
         self.state = decided.state
         self._put_in_force(decided.state)
-        self._metrics.tuned(decided.event)
+        self._metrics.note_tuning(decided.event)
         self._log.info(
             "auto-tuning", event_kind=decided.event.value, in_force=str(decided.state.in_force), reason=decided.reason
         )

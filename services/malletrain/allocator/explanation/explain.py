@@ -31,7 +31,6 @@ def explain_plan(plan: allocator_pb2.Plan, job_id: str = "", node: str = "") -> 
     """Why a plan is as it is.
 
     Args:
-        plan: The plan.
         job_id: Only this job or fleet, with all its scales; of a member of a fleet, the whole fleet. Empty: every job.
         node: Only this node and the jobs that had or got it; empty: none.
 
@@ -40,26 +39,26 @@ def explain_plan(plan: allocator_pb2.Plan, job_id: str = "", node: str = "") -> 
         PreconditionError: the job took no part in the plan, or the plan is too large to be solved again for this.
     """
     parts = parts_of(plan)
-    asked, job_id = job_id, _planned_as(plan, job_id)
+    named, job_id = job_id, _planned_as(plan, job_id)
     if job_id:
         parts = [part for part in parts if job_id in part.assignments]
     elif node:
         parts = [part for part in parts if node in part.problem.whole.nodes]
     if not parts and any(job.id == job_id for job in plan.problem.jobs):
         raise PreconditionError(
-            f"job {asked} took no part in plan {plan.generation}: no pool had a place for it "
+            f"job {named} took no part in plan {plan.generation}: no pool had a place for it "
             "(allocator.pools.NAME.max_parallel)"
         )
-    if fault := plan.left_out.get(asked):
+    if fault := plan.left_out.get(named):
         raise PreconditionError(
-            f"job {asked} was left out of plan {plan.generation} and kept its nodes: its figures are wrong ({fault})"
+            f"job {named} was left out of plan {plan.generation} and kept its nodes: its figures are wrong ({fault})"
         )
     if not parts and (job_id or node):
-        raise NotFoundError(f"plan {plan.generation} does not know {f'job {asked}' if asked else f'node {node}'}")
-    of_kinds = sum(kind_steps(part, _wanted(part, job_id, node), all_scales=bool(job_id)) for part in parts)
+        raise NotFoundError(f"plan {plan.generation} does not know {f'job {named}' if named else f'node {node}'}")
+    of_kinds = sum(kind_steps(part, _explained_jobs(part, job_id, node), all_scales=bool(job_id)) for part in parts)
     if sum(steps(part.problem.whole) for part in parts) > MAX_STEPS or of_kinds > MAX_KIND_STEPS:
         raise PreconditionError(f"plan {plan.generation} is too large to be explained")
-    found = allocator_pb2.PlanExplanation(
+    explanation = allocator_pb2.PlanExplanation(
         generation=plan.generation,
         create_time=plan.create_time,
         trigger=plan.trigger,
@@ -72,26 +71,26 @@ def explain_plan(plan: allocator_pb2.Plan, job_id: str = "", node: str = "") -> 
     )
     with closing(SolverProcess()) as process:
         for part in parts:
-            _add_part(found, PartExplainer(part, ByKinds(process)), job_id, node)
-    return found
+            _add_part(explanation, PartExplainer(part, ByKinds(process)), job_id, node)
+    return explanation
 
 
-def _add_part(found: allocator_pb2.PlanExplanation, explainer: PartExplainer, job_id: str, node: str) -> None:
+def _add_part(explanation: allocator_pb2.PlanExplanation, explainer: PartExplainer, job_id: str, node: str) -> None:
     """Add what is to be said of a part: of one job, of one node with its jobs, or of all jobs."""
     part = explainer.part
     whole, account = part.problem.whole, explainer.account()
-    found.parts.append(_part(account, whole, part.pool))
+    explanation.parts.append(_part(account, whole, part.pool))
     if node:
-        told = node_account(part.problem, part.pool, part.assignments, node)
-        found.node.CopyFrom(_node(told, account, whole))
-    accounts = (explainer.job(name, all_scales=bool(job_id)) for name in _wanted(part, job_id, node))
+        answer = node_account(part.problem, part.pool, part.assignments, node)
+        explanation.node.CopyFrom(_node(answer, account, whole))
+    accounts = (explainer.job(name, all_scales=bool(job_id)) for name in _explained_jobs(part, job_id, node))
     for entry in accounts:
         message = _job(entry, part.problem.rest)
         if entry.job.topology is not TopologyPreference.NONE:
             spans = _spans(whole, entry.job.id, part.assignments)
             if spanned := sentences.of_spans(spans, required=requires_group(entry.job)):
                 message.sentences.append(spanned)
-        found.jobs.append(message)
+        explanation.jobs.append(message)
 
 
 def _spans(problem: AllocationProblem, job_id: str, assignments: Mapping[str, Sequence[str]]) -> tuple[int, ...]:
@@ -100,14 +99,14 @@ def _spans(problem: AllocationProblem, job_id: str, assignments: Mapping[str, Se
     return NodeTree.of(problem.nodes, problem.paths).spans(nodes) if problem.paths else ()
 
 
-def _wanted(part: PlannedPart, job_id: str, node: str) -> Iterable[str]:
+def _explained_jobs(part: PlannedPart, job_id: str, node: str) -> Iterable[str]:
     """The jobs that are explained: one, those of a node, or all."""
     if job_id:
         return [job_id]
     if not node:
         return part.assignments
-    told = node_account(part.problem, part.pool, part.assignments, node)
-    return dict.fromkeys(filter(None, (told.before, told.after)))
+    holders = node_account(part.problem, part.pool, part.assignments, node)
+    return dict.fromkeys(filter(None, (holders.before, holders.after)))
 
 
 def _planned_as(plan: allocator_pb2.Plan, job_id: str) -> str:

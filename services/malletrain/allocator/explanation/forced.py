@@ -99,13 +99,15 @@ class ForcedOptima:
         size, value = int(scales.sizes[place]), float(scales.values[place])
         at, own = self._place[job]
         row = self._rows[at]
-        left, own_left = self._pool - size, min(len(row.best) - 1, self._pool) - size
-        if own_left < 0:
+        remaining, own_remaining = self._pool - size, min(len(row.best) - 1, self._pool) - size
+        if own_remaining < 0:
             return IMPOSSIBLE
         if len(self._rows) == 1:
-            return value + row.without(own, own_left)
+            return value + row.without(own, own_remaining)
         mine, others = self._without(job)
-        return value + float(np.max(mine[: own_left + 1] + others[left - own_left : left + 1][::-1]))
+        return value + float(
+            np.max(mine[: own_remaining + 1] + others[remaining - own_remaining : remaining + 1][::-1])
+        )
 
     def _without(self, job: int) -> tuple[Floats, Floats]:
         """By capacity: the best value of the other jobs of the same owner, and that of the other owners' jobs."""

@@ -32,11 +32,10 @@ def kind_steps(part: PlannedPart, wanted: Iterable[str], *, all_scales: bool = F
     """About how many variables all solves have that explain a part; 0 where HiGHS is not needed.
 
     Args:
-        part: The part.
         wanted: Jobs that are explained.
         all_scales: Whether all their scales are.
     """
-    problem, asked = part.problem.rest, frozenset(wanted)
+    problem, job_ids = part.problem.rest, frozenset(wanted)
     if not _constrained(problem):
         return 0
     table = GroupTable.of(problem)
@@ -45,7 +44,7 @@ def kind_steps(part: PlannedPart, wanted: Iterable[str], *, all_scales: bool = F
     for job in problem.jobs:
         scales = min(job.max_nodes, job.curve[-1].nodes, len(problem.nodes)) - job.min_nodes + 2
         variables += scales + kinds
-        if job.id in asked:
+        if job.id in job_ids:
             solves += scales if all_scales or not part.count(job.id) else 2
             solves += requires_group(job)
     return variables * solves
@@ -57,7 +56,7 @@ def _constrained(problem: AllocationProblem) -> bool:
 
 
 class ByKinds:
-    """By dynamic programs where only numbers of nodes constrain the jobs, and else by HiGHS."""
+    """Solves by dynamic programs where only numbers of nodes constrain the jobs, and else by HiGHS."""
 
     def __init__(self, process: SolverProcess) -> None:
         """HiGHS runs in this process."""
@@ -78,8 +77,7 @@ class KindOptima:
     """Best objectives of one problem. One node more is one that suits all jobs; one less is any."""
 
     def __init__(self, problem: AllocationProblem, per_job: Sequence[ScaleValues], process: SolverProcess) -> None:
-        """Solve nothing yet.
-
+        """
         Args:
             problem: A valid problem.
             per_job: Scales of each job, of up to one node more than there are.

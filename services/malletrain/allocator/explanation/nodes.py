@@ -17,7 +17,6 @@ class NodeAccount:
 
     Attributes:
         name: Name of the node.
-        pool: Its pool.
         before: Job that had it; empty where none did.
         after: Job that got it; empty where none did.
         stay_seconds: Expected further stay in seconds; 0 where it is not known.
@@ -71,8 +70,8 @@ def node_account(part: PinnedProblem, pool: str, assignments: Mapping[str, Seque
 
 def _free(rest: AllocationProblem, assignments: Mapping[str, Sequence[str]], taker: str) -> list[str]:
     """Nodes that growing jobs could take: all but those that jobs have kept, and that do not suit the taker, if any."""
-    kept = {node for job in rest.jobs for node in set(job.current_nodes) & set(assignments[job.id])}
-    free = [node for node in rest.nodes if node not in kept]
+    unmoved = {node for job in rest.jobs for node in set(job.current_nodes) & set(assignments[job.id])}
+    free = [node for node in rest.nodes if node not in unmoved]
     suited = next((suitable_nodes(rest, job) for job in rest.jobs if job.id == taker and job.unsuitable_kinds), None)
     return free if suited is None else [node for node in free if node in suited]
 

@@ -35,20 +35,20 @@ def of_part(account: PartAccount, part: AllocationProblem, pool: str) -> list[st
     """What the nodes of a part are worth."""
     unit, seconds = unit_of(part), part.forward_seconds
     where = f"pool {pool}" if pool else "the pool"
-    found = [
+    sentences = [
         f"{where}: {_nodes(len(part.nodes))}, {account.unused} of them given to no job; the jobs on them are worth "
         f"{in_units(account.objective)} {unit} in the {seconds:g} s that the plan looks ahead"
     ]
     which = ", if it suits every job," if any(job.needs or requires_group(job) for job in part.jobs) else ""
-    found.append(f"one free node more{which} would be worth {in_units(account.one_more_gain)} {unit}")
+    sentences.append(f"one free node more{which} would be worth {in_units(account.one_more_gain)} {unit}")
     if part.nodes:
-        found.append(f"one node less to give would cost {in_units(account.one_fewer_loss)} {unit}")
+        sentences.append(f"one node less to give would cost {in_units(account.one_fewer_loss)} {unit}")
     if part.max_nodes is not None:
-        found.append(f"jobs may have {_nodes(part.capacity)} of it together")
+        sentences.append(f"jobs may have {_nodes(part.capacity)} of it together")
     if account.pinned:
         cost = f"without that the plan would be worth {in_units(account.pin_cost)} {unit} more"
-        found.append(f"the scale of jobs with {_nodes(account.pinned)} is pinned: {cost}")
-    return found
+        sentences.append(f"the scale of jobs with {_nodes(account.pinned)} is pinned: {cost}")
+    return sentences
 
 
 def of_job(account: JobAccount, part: AllocationProblem) -> list[str]:
@@ -58,27 +58,27 @@ def of_job(account: JobAccount, part: AllocationProblem) -> list[str]:
         account: The job's account.
         part: The part of the problem in which the job is, without scale pins.
     """
-    found = [_chosen(account, part)]
+    sentences = [_scale_sentence(account, part)]
     if account.more_reason is Reason.PINNED:
-        return [*found, "its scale is pinned: the Profiler measures how the job scales, or its saves fail"]
-    found.append(_more(account, part))
+        return [*sentences, "its scale is pinned: the Profiler measures how the job scales, or its saves fail"]
+    sentences.append(_more(account, part))
     if account.job.needs:
-        found.append(f"it takes such nodes only: {_needs(account.job)}")
+        sentences.append(f"it takes such nodes only: {_needs(account.job)}")
     if requires_group(account.job):
         cost = f"without that the plan would be worth {in_units(account.group_cost)} {unit_of(part)} more"
         costs = cost if account.group_cost else "that costs the plan nothing"
         job = account.job
-        found.append(f"{requirement_in_words(job.topology, job.topology_level, job.nodes_per_replica)}: {costs}")
+        sentences.append(f"{requirement_in_words(job.topology, job.topology_level, job.nodes_per_replica)}: {costs}")
     if account.fewer is not None:
-        found.append(_fewer(account, account.fewer, part))
+        sentences.append(_fewer(account, account.fewer, part))
     if account.more is not None and account.more.possible:
-        found.append(
+        sentences.append(
             f"its next node: worth {in_units(account.next_node_value)} {unit_of(part)} to the job itself"
-            + _needed(account.more)
+            + _needs_clause(account.more)
         )
     if account.equal_nodes is not None:
-        found.append(_share(account, account.equal_nodes))
-    return found
+        sentences.append(_share(account, account.equal_nodes))
+    return sentences
 
 
 def of_spans(spans: Sequence[int], *, required: bool = False) -> str:
@@ -98,7 +98,7 @@ def _share(account: JobAccount, equal: int) -> str:
     return f"its owner's fair share counts {account.job.share_weight:.4g}; with equal shares it would have {same}"
 
 
-def _chosen(account: JobAccount, part: AllocationProblem) -> str:
+def _scale_sentence(account: JobAccount, part: AllocationProblem) -> str:
     chosen, before = account.chosen, len(account.job.current_nodes)
     if not chosen.nodes:
         return "waits on 0 nodes" + (f", it had {before}" if before else "")
@@ -206,7 +206,7 @@ def _loss(worth: Worth, unit: str) -> str:
     return f"the plan would lose {in_units(worth.loss)} {unit}"
 
 
-def _needed(more: Worth) -> str:
+def _needs_clause(more: Worth) -> str:
     if not more.needed_rate:
         return ""
     rates = f"{in_units(more.needed_rate)} samples/s there, not {in_units(more.rate)}"
@@ -218,10 +218,10 @@ def of_node(account: NodeAccount, price: PartAccount, part: AllocationProblem) -
     stay = (
         f"expected to stay {account.stay_seconds:,.0f} s" if account.stay_seconds else "its expected stay is not known"
     )
-    found = [_holder(account), stay]
+    sentences = [_holder(account), stay]
     if part.nodes:
-        found.append(f"one node less to give would cost {in_units(price.one_fewer_loss)} {unit_of(part)}")
-    return found
+        sentences.append(f"one node less to give would cost {in_units(price.one_fewer_loss)} {unit_of(part)}")
+    return sentences
 
 
 def _holder(account: NodeAccount) -> str:
@@ -229,8 +229,8 @@ def _holder(account: NodeAccount) -> str:
     was, now = account.scale
     shrinks = f"{before} shrinks from {was} to {now} and gives up the nodes that are expected to leave first"
     if account.near and before and after in ("", before) and now < was:
-        kept = f"stays with {after}" if after else f"given up by {before}"
-        return f"{kept}: {before} shrinks from {was} to {now} and keeps nodes that are near each other"
+        holder = f"stays with {after}" if after else f"given up by {before}"
+        return f"{holder}: {before} shrinks from {was} to {now} and keeps nodes that are near each other"
     if after and before == after:
         if account.rank:
             return f"stays with {after}: {shrinks}; by expected stay this is {place}"
@@ -240,15 +240,15 @@ def _holder(account: NodeAccount) -> str:
     if not after:
         return f"given to no job: none gains by it; by expected stay it is {place} free nodes"
     if account.near:
-        taken = f"goes to {after}, which grows from {was} to {now}" + (f"; given up by {before}" if before else "")
+        holder = f"goes to {after}, which grows from {was} to {now}" + (f"; given up by {before}" if before else "")
         return (
-            f"{taken}: it prefers nodes near each other; of equally near ones it takes those expected to stay longest"
+            f"{holder}: it prefers nodes near each other; of equally near ones it takes those expected to stay longest"
         )
-    taken = f"goes to {after}, which grows from {was} to {now}" + (f"; given up by {before}" if before else "")
+    holder = f"goes to {after}, which grows from {was} to {now}" + (f"; given up by {before}" if before else "")
     if account.pinned:
-        return f"{taken}; its scale is pinned"
+        return f"{holder}; its scale is pinned"
     rule = "growing jobs take, earlier jobs first, the free nodes that are expected to stay longest"
-    return f"{taken}: {rule}; this is {place}"
+    return f"{holder}: {rule}; this is {place}"
 
 
 def _nodes(count: int) -> str:

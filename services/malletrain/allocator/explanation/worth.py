@@ -193,7 +193,7 @@ class Solving(Protocol):
 
 
 class ByCounts:
-    """By dynamic programs. They are exact where only numbers of nodes constrain the jobs."""
+    """Solves by dynamic programs. They are exact where only numbers of nodes constrain the jobs."""
 
     def optima(self, problem: AllocationProblem, per_job: Sequence[ScaleValues]) -> Optima:
         """See `Solving`."""
@@ -209,10 +209,9 @@ class PartExplainer:
     """Solves one part of a plan again, as often as it is asked."""
 
     def __init__(self, part: PlannedPart, solving: Solving | None = None) -> None:
-        """Find what all answers come from.
+        """Solves the part once, for all answers.
 
         Args:
-            part: The part.
             solving: How it is solved; None: by dynamic programs, which do where all nodes suit all jobs.
         """
         self.part = part
@@ -229,8 +228,10 @@ class PartExplainer:
     def account(self) -> PartAccount:
         """What the nodes are worth."""
         whole, pinned = self.part.problem.whole, self.part.problem.pinned
-        taken = {job.id: self.part.count(job.id) for job in whole.jobs if job.id in pinned}
-        set_value = sum(_value_at(_values(job, whole), taken[job.id]) for job in whole.jobs if job.id in taken)
+        pinned_counts = {job.id: self.part.count(job.id) for job in whole.jobs if job.id in pinned}
+        set_value = sum(
+            _value_at(_values(job, whole), pinned_counts[job.id]) for job in whole.jobs if job.id in pinned_counts
+        )
         planned = self._objective + set_value
         best, nodes = self._optima.best(self._pool), len(self._rest.nodes)
         more, fewer = self._rest.within_limit(nodes + 1), self._rest.within_limit(max(0, nodes - 1))
@@ -238,9 +239,9 @@ class PartExplainer:
             objective=planned,
             one_more_gain=self._rounded(self._optima.best(more) - best),
             one_fewer_loss=self._rounded(best - self._optima.best(fewer)),
-            pin_cost=self._rounded(self._best_of(whole) - planned) if taken else 0.0,
+            pin_cost=self._rounded(self._best_of(whole) - planned) if pinned_counts else 0.0,
             unused=len(whole.nodes) - sum(map(len, self.part.assignments.values())),
-            pinned=sum(taken.values()),
+            pinned=sum(pinned_counts.values()),
         )
 
     def job(self, job_id: str, *, all_scales: bool = False) -> JobAccount:
@@ -251,7 +252,7 @@ class PartExplainer:
             all_scales: Whether all its scales are listed.
         """
         if job_id not in self._index:
-            return self._pinned(job_id)
+            return self._pinned_account(job_id)
         index = self._index[job_id]
         job, values, count = self._rest.jobs[index], self._values[index], self.part.count(job_id)
         chosen = self._worth(index, values.index(count))
@@ -302,7 +303,7 @@ class PartExplainer:
         per_job = [_values(job, problem) for job in problem.jobs]
         return self._solving.optima(problem, per_job).best(problem.capacity)
 
-    def _pinned(self, job_id: str) -> JobAccount:
+    def _pinned_account(self, job_id: str) -> JobAccount:
         whole = self.part.problem.whole
         job = next(entry for entry in whole.jobs if entry.id == job_id)
         values, count = _values(job, whole), self.part.count(job_id)

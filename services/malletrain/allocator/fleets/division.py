@@ -111,7 +111,7 @@ def _division(
     live: LiveFleet, counts: Counts, gpus: int, flotilla: tuple[tuple[str, int], ...] = (), measuring: str = ""
 ) -> FleetDivision:
     table = live.table
-    counts = _permitted(live, counts, gpus)
+    counts = _to_permitted_counts(live, counts, gpus)
     rates = {place: table.rate(place, count) for place, count in counts.items()}
     if not rates:
         return FleetDivision(flotilla=flotilla, measuring=measuring)
@@ -121,22 +121,22 @@ def _division(
     return FleetDivision(named, sum(paces.values()), min(paces.values()), flotilla, measuring)
 
 
-def _permitted(live: LiveFleet, counts: Counts, gpus: int) -> Counts:
+def _to_permitted_counts(live: LiveFleet, counts: Counts, gpus: int) -> Counts:
     """The nearest numbers of GPUs that members may have: fewer, and more only for one that would have none."""
-    found = {place: live.members[place].max_within(count) for place, count in counts.items()}
-    left = gpus - sum(found.values())
-    for place, count in found.items():
+    permitted = {place: live.members[place].max_within(count) for place, count in counts.items()}
+    unused = gpus - sum(permitted.values())
+    for place, count in permitted.items():
         least = 0 if count else live.members[place].least_from(counts[place])
-        if 0 < least <= left:
-            found[place], left = least, left - least
-    return {place: count for place, count in found.items() if count}
+        if 0 < least <= unused:
+            permitted[place], unused = least, unused - least
+    return {place: count for place, count in permitted.items() if count}
 
 
 def _one_each(live: LiveFleet, table: RateTable, gpus: int) -> Counts:
     """One GPU each, the longest first; those that train go on."""
     work = live.work()
-    running = {place: left for place, left in work.items() if live.members[place].held}
-    waiting = {place: left for place, left in work.items() if place not in running}
+    running = {place: remaining for place, remaining in work.items() if live.members[place].held}
+    waiting = {place: remaining for place, remaining in work.items() if place not in running}
     order = (*longest_first(running, table), *longest_first(waiting, table))
     return dict.fromkeys(order[:gpus], 1)
 
@@ -172,28 +172,28 @@ def _flotilla_division(live: LiveFleet, gpus: int) -> FleetDivision:
         tuple(places[job_id] for job_id, _ in active if job_id in places),
         tuple(count for job_id, count in active if job_id in places),
     )
-    kept = [(job_id, count) for job_id, count in active if job_id in live.resting]
+    resting = [(job_id, count) for job_id, count in active if job_id in live.resting]
     enough = live.terms.active_share * sum(count for _, count in live.flotilla) - _ROUNDING
     if not active or sum(count for _, count in active) < enough:
         tolerance = RateTolerance(share=live.terms.rate_tolerance)
         return _begun(live, create_flotilla(table, tuple(places.values()), gpus, tolerance), gpus)
     # Members that rest find what is left over when they come back: nobody stops for them.
-    room = max(gpus - sum(count for _, count in kept), min(gpus, sum(present.gpus)))
+    room = max(gpus - sum(count for _, count in resting), min(gpus, sum(present.gpus)))
     if not present.members:
         return FleetDivision(flotilla=live.flotilla)
     if sum(present.gpus) > room:
-        return _begun(live, after_leave(table, present, room).flotilla, room, kept)
+        return _begun(live, after_leave(table, present, room).flotilla, room, resting)
     if gpus > live.flotilla_gpus:
         # GPUs of members that are done wait for the end of the flotilla, as in the paper.
         joined = sum(present.gpus) + min(gpus - live.flotilla_gpus, room - sum(present.gpus))
         preprocessing = live.preprocessing(Sharing.FLOTILLA, gpus)
         larger = after_join(table, present, joined, preprocessing, live.forward_s, live.stall_s)
         if larger != present:
-            return _begun(live, larger, room, kept)
+            return _begun(live, larger, room, resting)
     return _division(live, dict(zip(present.members, present.gpus, strict=True)), room, live.flotilla)
 
 
-def _begun(live: LiveFleet, flotilla: Flotilla, gpus: int, kept: Sequence[tuple[str, int]] = ()) -> FleetDivision:
+def _begun(live: LiveFleet, flotilla: Flotilla, gpus: int, resting: Sequence[tuple[str, int]] = ()) -> FleetDivision:
     counts = dict(zip(flotilla.members, flotilla.gpus, strict=True))
     named = [(live.members[place].job_id, count) for place, count in counts.items()]
-    return _division(live, counts, gpus, (*named, *kept))
+    return _division(live, counts, gpus, (*named, *resting))

@@ -172,13 +172,13 @@ def remaining_parts(members: Mapping[str, FleetMember]) -> dict[str, int]:
     that has trained on more than it was believed to need is believed to need another epoch.
     """
     most = max((member.target_samples for member in members.values()), default=0)
-    found = {}
+    parts = {}
     for job_id, member in members.items():
         epoch = epoch_of(member.terms)
         target = member.target_samples or most or GUESSED_EPOCHS * epoch
-        left = target - member.samples
-        found[job_id] = max(1, round(_PARTS * (left / epoch if left > 0 else 1.0)))
-    return found
+        remaining = target - member.samples
+        parts[job_id] = max(1, round(_PARTS * (remaining / epoch if remaining > 0 else 1.0)))
+    return parts
 
 
 @lru_cache(_LIMITS)

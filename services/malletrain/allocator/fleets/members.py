@@ -33,7 +33,7 @@ class FleetMember:
 
 @dataclass(frozen=True, slots=True)
 class LateRate:
-    """The rate of a member that was waited for in vain: it is not measured on purpose any more.
+    """The rate of a member that was not measured in time: the member is no longer given GPUs for that alone.
 
     Attributes:
         gpus: GPUs that the member had.

@@ -41,13 +41,15 @@ def place_members(
     rest = {member: count for member, count in counts.items() if member not in fixed}
     if not rest:
         return fixed
-    taken = {gpu for gpus in fixed.values() for gpu in gpus}
-    free = {node: [number for number in numbers if (node, number) not in taken] for node, numbers in usable.items()}
-    found = _grown(rest, free, {member: _kept(own[member], count) for member, count in rest.items()})
+    fixed_gpus = {gpu for gpus in fixed.values() for gpu in gpus}
+    free = {
+        node: [number for number in numbers if (node, number) not in fixed_gpus] for node, numbers in usable.items()
+    }
+    placed = _grow(rest, free, {member: _staying_gpus(own[member], count) for member, count in rest.items()})
     anew = _anew(rest, free, own)
-    if anew is not None and _score(anew) < _score(found):
-        found = anew
-    return fixed | found
+    if anew is not None and _score(anew) < _score(placed):
+        placed = anew
+    return fixed | placed
 
 
 def _score(gpus: Mapping[str, frozenset[Gpu]]) -> float:
@@ -55,7 +57,7 @@ def _score(gpus: Mapping[str, frozenset[Gpu]]) -> float:
     return round(sum(len({node for node, _ in own}) / len(own) for own in gpus.values()), _DIGITS)
 
 
-def _kept(own: frozenset[Gpu], count: int) -> frozenset[Gpu]:
+def _staying_gpus(own: frozenset[Gpu], count: int) -> frozenset[Gpu]:
     """What a member keeps of its GPUs: those on the nodes where it has most."""
     crowd = Counter(node for node, _ in own)
     return frozenset(sorted(own, key=lambda gpu: (-crowd[gpu[0]], gpu))[:count])
@@ -69,30 +71,32 @@ def _anew(
     if sum(counts.values()) > sum(sizes.values()):
         return None
     had = [frozenset((node, usable[node].index(number)) for node, number in own[member]) for member in counts]
-    found = place(list(counts.values()), sizes, had)
+    placement = place(list(counts.values()), sizes, had)
     return {
         member: frozenset((node, usable[node][number]) for node, number in gpus)
-        for member, gpus in zip(counts, found.gpus, strict=True)
+        for member, gpus in zip(counts, placement.gpus, strict=True)
     }
 
 
-def _grown(
-    counts: Mapping[str, int], usable: Mapping[str, Sequence[int]], kept: Mapping[str, frozenset[Gpu]]
+def _grow(
+    counts: Mapping[str, int], usable: Mapping[str, Sequence[int]], staying: Mapping[str, frozenset[Gpu]]
 ) -> dict[str, frozenset[Gpu]]:
     """What members keep, and what they lack of the free GPUs, large members first."""
-    taken = {gpu for own in kept.values() for gpu in own}
-    free = {node: [number for number in numbers if (node, number) not in taken] for node, numbers in usable.items()}
-    found = {member: own for member, own in kept.items() if own}
+    staying_gpus = {gpu for own in staying.values() for gpu in own}
+    free = {
+        node: [number for number in numbers if (node, number) not in staying_gpus] for node, numbers in usable.items()
+    }
+    placed = {member: own for member, own in staying.items() if own}
     for member in sorted(counts, key=lambda name: -counts[name]):
-        missing = counts[member] - len(kept[member])
+        missing = counts[member] - len(staying[member])
         if 0 < missing <= sum(map(len, free.values())):
-            found[member] = kept[member] | _taken(free, missing, {node for node, _ in kept[member]})
-    return found
+            placed[member] = staying[member] | _take_free(free, missing, {node for node, _ in staying[member]})
+    return placed
 
 
-def _taken(free: dict[str, list[int]], missing: int, known: set[str]) -> frozenset[Gpu]:
+def _take_free(free: dict[str, list[int]], missing: int, known: set[str]) -> frozenset[Gpu]:
     """Take free GPUs: on a node of the member's, else on the one with the least room for all, or the emptiest ones."""
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     while missing:
         wide = [node for node, numbers in free.items() if len(numbers) >= missing]
         node = (
@@ -102,9 +106,9 @@ def _taken(free: dict[str, list[int]], missing: int, known: set[str]) -> frozens
         )
         numbers = free[node][:missing]
         del free[node][: len(numbers)]
-        found += [(node, number) for number in numbers]
+        gpus += [(node, number) for number in numbers]
         missing -= len(numbers)
-    return frozenset(found)
+    return frozenset(gpus)
 
 
 def place_whole_nodes(
@@ -122,7 +126,7 @@ def place_whole_nodes(
     """
     owner = {node: member for member in counts for node, _ in held.get(member, frozenset())}
     free = [node for node, numbers in usable.items() if node not in owner and numbers]
-    found = {}
+    placed = {}
     for member, count in counts.items():
         gpus: list[Gpu] = []
         nodes = [node for node in usable if owner.get(node) == member]
@@ -130,5 +134,5 @@ def place_whole_nodes(
             node = nodes.pop(0) if nodes else free.pop(0)
             gpus += [(node, number) for number in usable[node]]
         if gpus:
-            found[member] = frozenset(gpus[:count])
-    return found
+            placed[member] = frozenset(gpus[:count])
+    return placed

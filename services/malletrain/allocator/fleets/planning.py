@@ -105,7 +105,6 @@ class FleetPlanning:
 
     Attributes:
         plan_input: The input with a job for each fleet in place of its members.
-        fleets: The fleets.
     """
 
     plan_input: PlanInput
@@ -120,11 +119,11 @@ class FleetPlanning:
 def assignments(allocation: Allocation, decisions: Iterable[FleetDecision]) -> tuple[Assignment, ...]:
     """What jobs get: nodes, and members of fleets GPUs in place of their fleet's nodes."""
     fleets = {decision.fleet_id: decision for decision in decisions}
-    found: list[Assignment] = []
+    entries: list[Assignment] = []
     for entry in allocation.assignments:
         decision = fleets.get(entry.job_id)
-        found += [entry] if decision is None else [Assignment(job_id, gpus) for job_id, gpus in decision.members]
-    return tuple(found)
+        entries += [entry] if decision is None else [Assignment(job_id, gpus) for job_id, gpus in decision.members]
+    return tuple(entries)
 
 
 def with_fleets(plan_input: PlanInput, forward: ForwardTime, before: Mapping[str, FleetDecision]) -> FleetPlanning:
@@ -144,7 +143,7 @@ def with_fleets(plan_input: PlanInput, forward: ForwardTime, before: Mapping[str
     foreign = {node_of(gpu) for gpu, fleet_id in plan_input.busy_gpus.items() if fleet_id not in members}
     base = replace(plan_input, busy_nodes=plan_input.busy_nodes | foreign)
     fleets = {
-        fleet_id: _planned(fleet_id, jobs, base, forward, before.get(fleet_id)) for fleet_id, jobs in members.items()
+        fleet_id: _plan_fleet(fleet_id, jobs, base, forward, before.get(fleet_id)) for fleet_id, jobs in members.items()
     }
     jobs: dict[str, PlannableJob] = {}
     for job in plan_input.jobs:
@@ -164,7 +163,7 @@ def with_fleets(plan_input: PlanInput, forward: ForwardTime, before: Mapping[str
     return FleetPlanning(planned, tuple(fleets.values()))
 
 
-def _planned(
+def _plan_fleet(
     fleet_id: str, jobs: Sequence[PlannableJob], base: PlanInput, forward: ForwardTime, before: FleetDecision | None
 ) -> PlannedFleet:
     members = {job.id: job.member for job in jobs if job.member is not None}
@@ -217,12 +216,12 @@ def _live_members(
     held: Mapping[str, frozenset[Gpu]],
     usable: Mapping[str, tuple[int, ...]],
 ) -> tuple[LiveMember, ...]:
-    left, curves = remaining_parts(members), base.curves
+    remaining, curves = remaining_parts(members), base.curves
     return tuple(
         LiveMember(
             job.id,
             curves[job.id].points,
-            left[job.id],
+            remaining[job.id],
             sum(number in usable.get(node, ()) for node, number in held[job.id]),
             curves[job.id].known,
             curves[job.id].sure,
@@ -256,7 +255,7 @@ def _stall(jobs: Sequence[PlannableJob], curves: Mapping[str, JobCurve]) -> floa
 
 
 def _choice(live: LiveFleet, before: FleetDecision | None) -> DividerChoice:
-    """The planner that divides.
+    """Choose the planner that divides the GPUs of a fleet now.
 
     They are compared anew when members have ended or come, and for other numbers of GPUs or rates of preprocessing.
     """
@@ -269,13 +268,13 @@ def _choice(live: LiveFleet, before: FleetDecision | None) -> DividerChoice:
             FleetPlanner.LIST, f"the rates of {unknown} of {len(live.members)} members are not known yet"
         )
     if before is None or not before.compared_gpus:
-        return _compared(_without_place(live), None)
+        return _compare(_without_place(live), None)
     known = {job_id for job_id, _ in before.members}
     same = {member.job_id for member in live.members} | (live.resting & known) == known
     alike = _alike(live.max_gpus, before.compared_gpus) and _alike(rate, before.preprocess_rate)
     if same and alike:
         return DividerChoice(before.divider, before.planner_reason, before.compared_gpus, before.preprocess_rate)
-    return _compared(_without_place(live), before.divider)
+    return _compare(_without_place(live), before.divider)
 
 
 def _alike(now: float, before: float) -> bool:
@@ -296,7 +295,7 @@ def _coarse(parts: int) -> int:
 
 
 @lru_cache(_KEPT)
-def _compared(live: LiveFleet, present: FleetPlanner | None) -> DividerChoice:
+def _compare(live: LiveFleet, present: FleetPlanner | None) -> DividerChoice:
     rules = Replanning(stall_s=live.stall_s)
     choice = choose(live.problem(live.max_gpus), rules, present)
     return DividerChoice(choice.planner, choice.reason, live.max_gpus, live.preprocess_rate(live.max_gpus))
@@ -323,12 +322,12 @@ def _points(live: LiveFleet, sizes: Sequence[int]) -> tuple[ScalingPoint, ...]:
     """The curve never falls: GPUs that gain nothing may be left idle."""
     best, points = 0.0, []
     for nodes in sizes:
-        best = max(best, _divided(live, nodes * live.gpus_per_node).rate)
+        best = max(best, _divide(live, nodes * live.gpus_per_node).rate)
         points.append(ScalingPoint(nodes, best))
     return tuple(points)
 
 
-def _divided(live: LiveFleet, gpus: int) -> FleetDivision:
+def _divide(live: LiveFleet, gpus: int) -> FleetDivision:
     return divided(live, min(gpus, live.max_gpus))
 
 

@@ -47,16 +47,16 @@ def profile_counts(live: LiveFleet, gpus: int) -> Measuring | None:
     level = min(levels)
     due = [place for place, wants in wanted.items() if wants == level]
     counts: dict[int, int] = {}
-    left = gpus
+    unused = gpus
     for place in _running_first(live, due):
-        if left < level:
+        if unused < level:
             break
-        counts[place], left = level, left - level
+        counts[place], unused = level, unused - level
     for place in _running_first(live, [place for place in wanted if place not in counts]):
-        if not left:
+        if not unused:
             break
-        counts[place] = max(1, min(live.members[place].held, left)) if place not in due else 1
-        left -= counts[place]
+        counts[place] = max(1, min(live.members[place].held, unused)) if place not in due else 1
+        unused -= counts[place]
     names = f"{len(due)} of {len(live.members)} members on {level} GPU" + ("s" if level > 1 else "")
     return Measuring(counts, f"rates are measured: {names}")
 

@@ -53,8 +53,8 @@ class BootTimeStore:
             connection.execute(delete(_ROWS).where(_ROWS.c.sequence <= newest - _ROWS_KEPT))
             for environment, pool in {(one.environment, one.pool) for one in measured}:
                 same = (_ROWS.c.environment == environment) & (_ROWS.c.pool == pool)
-                kept = select(_ROWS.c.sequence).where(same).order_by(_ROWS.c.sequence.desc()).limit(KEPT)
-                oldest = connection.scalar(select(func.min(kept.subquery().c.sequence))) or 0
+                newest_rows = select(_ROWS.c.sequence).where(same).order_by(_ROWS.c.sequence.desc()).limit(KEPT)
+                oldest = connection.scalar(select(func.min(newest_rows.subquery().c.sequence))) or 0
                 connection.execute(delete(_ROWS).where(same & (_ROWS.c.sequence < oldest)))
 
     def all(self) -> list[BootTime]:

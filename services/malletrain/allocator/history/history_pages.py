@@ -41,17 +41,17 @@ def believed_page(
         InvalidInputError: no page is asked for like this.
     """
     size, before = _size(request.page_size, _MAX_PLAN_PAGE), _position(request.page_token)
-    found: dict[str, allocator_pb2.BelievedJob] = {}
+    believed: dict[str, allocator_pb2.BelievedJob] = {}
     pools: list[str] = []
     plans = oldest = 0
     for plan in store.newest_first(before, size):
         pools = pools if plans else [part.pool for part in plan.parts]
         plans, oldest = plans + 1, plan.generation
         for job in plan.problem.jobs:
-            if job.id not in found:
-                found[job.id] = _believed(job)
+            if job.id not in believed:
+                believed[job.id] = _believed_job(job)
     token = str(oldest) if plans == size and oldest > 1 else ""
-    return allocator_pb2.ListBelievedJobsResponse(jobs=found.values(), pools=pools, next_page_token=token)
+    return allocator_pb2.ListBelievedJobsResponse(jobs=believed.values(), pools=pools, next_page_token=token)
 
 
 def utilization_page(
@@ -91,7 +91,7 @@ def _change(sequence: int, row: IdleRow) -> allocator_pb2.IdleChange:
     )
 
 
-def _believed(job: allocator_pb2.JobDemand) -> allocator_pb2.BelievedJob:
+def _believed_job(job: allocator_pb2.JobDemand) -> allocator_pb2.BelievedJob:
     return allocator_pb2.BelievedJob(
         job_id=job.id,
         curve=job.curve,
@@ -100,10 +100,10 @@ def _believed(job: allocator_pb2.JobDemand) -> allocator_pb2.BelievedJob:
     )
 
 
-def _size(asked: int, largest: int) -> int:
-    if not 0 <= asked <= largest:
-        raise InvalidInputError("page_size", f"0 to {largest}", asked)
-    return asked or largest
+def _size(size: int, largest: int) -> int:
+    if not 0 <= size <= largest:
+        raise InvalidInputError("page_size", f"0 to {largest}", size)
+    return size or largest
 
 
 def _position(token: str) -> int:

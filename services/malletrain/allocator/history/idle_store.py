@@ -66,7 +66,7 @@ class IdleStore:
     def rows(self) -> list[IdleRow]:
         """All rows, oldest first."""
         with self._engine.connect() as connection:
-            return [_row(found) for found in connection.execute(select(_ROWS).order_by(_ROWS.c.sequence))]
+            return [_row(row) for row in connection.execute(select(_ROWS).order_by(_ROWS.c.sequence))]
 
     def page(self, after: int, most: int, max_characters: int) -> tuple[list[tuple[int, IdleRow]], bool]:
         """The rows that follow a sequence number, oldest first, each with its own; and whether there are more.
@@ -96,10 +96,8 @@ def _columns(row: IdleRow) -> dict[str, object]:
     }
 
 
-def _row(found: Row[tuple[object, ...]]) -> IdleRow:
-    return IdleRow(
-        found.unix_seconds, IdleRowKind(found.kind), json.loads(found.joined), tuple(json.loads(found.left_nodes))
-    )
+def _row(row: Row[tuple[object, ...]]) -> IdleRow:
+    return IdleRow(row.unix_seconds, IdleRowKind(row.kind), json.loads(row.joined), tuple(json.loads(row.left_nodes)))
 
 
 _TOGETHER_SECONDS = 1.0
@@ -122,7 +120,7 @@ class IdleRecording:
         )
         self.run, self.flush = self._rows.run, self._rows.flush
 
-    def note(self, message: scavenger_pb2.WatchNodesResponse) -> None:
+    def record(self, message: scavenger_pb2.WatchNodesResponse) -> None:
         """Take over a message."""
         now = unix_seconds(message.event_time) if message.HasField("event_time") else self._clock.time()
         joined = {

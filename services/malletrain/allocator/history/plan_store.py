@@ -36,8 +36,7 @@ class PlanStore:
     """Stores the newest plans, compressed. Plans of earlier versions are stored as they are."""
 
     def __init__(self, engine: Engine, plans_kept: int, bytes_kept: float = float("inf")) -> None:
-        """Use a database.
-
+        """
         Args:
             engine: The database.
             plans_kept: So many of the newest plans are kept at most.
@@ -51,13 +50,13 @@ class PlanStore:
         """The plan of the highest generation; None before the first."""
         with Session(self._engine) as session:
             row = session.scalars(select(_PlanRow).order_by(_PlanRow.generation.desc()).limit(1)).first()
-            return _unpacked(row.plan) if row else None
+            return _unpack(row.plan) if row else None
 
     def get(self, generation: int) -> allocator_pb2.Plan | None:
         """The plan of a generation; None where it is not kept."""
         with Session(self._engine) as session:
             row = session.get(_PlanRow, generation)
-            return _unpacked(row.plan) if row else None
+            return _unpack(row.plan) if row else None
 
     def newest_first(self, before: int = 0, most: int | None = None) -> Iterator[allocator_pb2.Plan]:
         """Plans, read one after the other, the newest first.
@@ -71,7 +70,7 @@ class PlanStore:
             if before:
                 query = query.where(_PlanRow.generation < before)
             for plan in session.scalars(query.execution_options(yield_per=_PLANS_READ)):
-                yield _unpacked(plan)
+                yield _unpack(plan)
 
     def add(self, *plans: allocator_pb2.Plan) -> None:
         """Store plans in place of earlier versions of them, and delete plans that are too old.
@@ -83,7 +82,7 @@ class PlanStore:
             return
         with Session(self._engine) as session, session.begin():
             for plan in plans:
-                session.merge(_PlanRow(generation=plan.generation, plan=_packed(plan)))
+                session.merge(_PlanRow(generation=plan.generation, plan=_pack(plan)))
             session.flush()
             newest = max(plan.generation for plan in plans)
             oldest = max(newest - self._plans_kept + 1, self._oldest_that_fits(session))
@@ -105,9 +104,9 @@ class PlanStore:
             return session.scalar(select(func.count()).select_from(_PlanRow)) or 0
 
 
-def _packed(plan: allocator_pb2.Plan) -> bytes:
+def _pack(plan: allocator_pb2.Plan) -> bytes:
     return zlib.compress(plan.SerializeToString(), _LEVEL)
 
 
-def _unpacked(stored: bytes) -> allocator_pb2.Plan:
+def _unpack(stored: bytes) -> allocator_pb2.Plan:
     return allocator_pb2.Plan.FromString(zlib.decompress(stored) if stored[:1] == _COMPRESSED else stored)

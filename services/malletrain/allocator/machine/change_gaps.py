@@ -25,7 +25,7 @@ class ChangeGaps:
     _now: float | None = None
     _observed: ObservedChanges = NOTHING_OBSERVED
 
-    def see(self, job_id: str, nodes: int, now: float) -> None:
+    def note_scale(self, job_id: str, nodes: int, now: float) -> None:
         """A job has so many nodes at `now`, in seconds; times never fall."""
         self._advance(now)
         before = self._counts.get(job_id, 0)
@@ -34,9 +34,9 @@ class ChangeGaps:
             return
         if before and now - self._changed_at.get(job_id, float("-inf")) > _TOGETHER_SECONDS:
             self._changed_at[job_id] = now
-            kept, seen = 1 - 1 / _REMEMBERED, self._observed
+            decay, seen = 1 - 1 / _REMEMBERED, self._observed
             self._observed = ObservedChanges(
-                kept * seen.job_seconds, kept * seen.node_seconds, kept * seen.changed_nodes + before
+                decay * seen.job_seconds, decay * seen.node_seconds, decay * seen.changed_nodes + before
             )
         self._set(job_id, nodes)
 
@@ -56,7 +56,6 @@ class ChangeGaps:
         """Take in jobs as JobManager reports them.
 
         Args:
-            jobs: The jobs.
             now: Monotonic time in seconds.
             snapshot: Whether these are all jobs; changes since the last report are one change each.
         """
@@ -66,7 +65,7 @@ class ChangeGaps:
             if job.state.final:
                 self.forget(job.plannable.id, now)
             else:
-                self.see(job.plannable.id, len(job.plannable.current_nodes), now)
+                self.note_scale(job.plannable.id, len(job.plannable.current_nodes), now)
 
     def observed(self, now: float) -> ObservedChanges:
         """What has been seen until `now`, in seconds."""

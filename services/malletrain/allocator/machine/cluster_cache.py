@@ -27,7 +27,6 @@ class CachedJob:
 
     Attributes:
         plannable: What a plan needs to know of it; `current_nodes` are its commanded nodes.
-        state: Its state.
         admitted: Whether it takes part in plans.
         wanted_nodes: Its nodes by the newest plan.
         not_before: Until when it backs off, in seconds since the epoch; None where it does not.
@@ -106,7 +105,10 @@ class ClusterCache:
         return self._nodes_known and self._jobs_known
 
     def next_generation(self, last: int) -> int:
-        """Generation of the next plan: above that of our last plan, and above every one that JobManager has seen."""
+        """Generation of the next plan: above that of our last plan, and above every one that JobManager has seen.
+
+        JobManager may have seen higher ones, where our database was restored from a backup: it refuses all others.
+        """
         return max((last, self._generation, *(job.plan_generation for job in self._jobs.values()))) + 1
 
     @property
@@ -137,7 +139,7 @@ class ClusterCache:
             self._stays.pop(name, None)
         for node in joined:
             self._nodes[node.name] = node
-            self._stays.pop(node.name, None)
+            self._stays.pop(node.name, None)  # what a join says of the stay is newer
 
     def pool_of(self, name: str) -> str:
         """The pool of a node; empty where it is not known."""
@@ -274,6 +276,8 @@ class ClusterCache:
         faults = faults_in((job.plannable for job in jobs if job.may_be_planned(now)), curves)
         planned = [job for job in jobs if job.may_be_planned(now) and job.plannable.id not in faults]
         kept_by_others = {name for job in planned for name in job.plannable.current_nodes} if faults else set()
+        # Nodes of jobs that are being stopped are not free yet. Jobs whose figures are wrong can't be planned, and keep
+        # their nodes, unless another job of the plan holds the same ones.
         busy = [
             (name, job.plannable.member)
             for job in jobs
@@ -283,7 +287,7 @@ class ClusterCache:
         ]
         handed_over = self._handed_over(now)
         profiles = self._profiles.items()
-        kept = {job.plannable.id: len(job.plannable.current_nodes) for job in planned if job.keeps_scale}
+        fixed = {job.plannable.id: len(job.plannable.current_nodes) for job in planned if job.keeps_scale}
         return PlanInput(
             nodes=tuple(self._nodes.values()),
             jobs=tuple(job.plannable for job in planned),
@@ -291,7 +295,7 @@ class ClusterCache:
             curves=curves,
             pins={
                 **{job_id: profile.pin for job_id, profile in profiles if profile.pin and profile.pin.until > now},
-                **{job_id: ScalePin(nodes, grow=False, until=inf) for job_id, nodes in kept.items() if nodes},
+                **{job_id: ScalePin(nodes, grow=False, until=inf) for job_id, nodes in fixed.items() if nodes},
             },
             busy_gpus={name: member.fleet_id for name, member in busy if member is not None},
             resting={
@@ -312,16 +316,16 @@ class ClusterCache:
 
         Without them a plan would give those others a smaller scale for the moment, and they would rescale twice.
         """
-        left = {
+        stopping = {
             name
             for job in self._jobs.values()
             if job.stopping_since is not None and now < job.stopping_since + _HANDOVER_SECONDS
             for name in job.plannable.current_nodes
         }
-        if not left:
+        if not stopping:
             return frozenset()
         promised = (job.wanted_nodes for job in self._jobs.values() if job.may_be_planned(now))
-        return frozenset(name for nodes in promised for name in nodes if name in left)
+        return frozenset(name for nodes in promised for name in nodes if name in stopping)
 
     def next_overdue(self, now: float) -> float | None:
         """When the next job that is being stopped has taken long, in seconds since the epoch; None where none is."""

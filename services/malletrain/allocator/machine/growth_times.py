@@ -80,7 +80,6 @@ class GrowthTimes:
         """Take in jobs as JobManager reports them.
 
         Args:
-            jobs: The jobs.
             now: Monotonic time in seconds.
             snapshot: Whether these are all jobs, and changes may have been missed: what is under way is not measured.
             pool_of: The pool of each node that is known.
@@ -105,6 +104,7 @@ class GrowthTimes:
         job_id, commanded = seen.plannable.id, frozenset(seen.plannable.current_nodes)
         job = self._jobs.get(job_id)
         if job is None:
+            # The first report may come in the middle of a start or a growth: nobody knows when that began.
             self._jobs[job_id] = _Job(seen.environment, commanded)
             return []
         if commanded != job.commanded:
@@ -114,7 +114,7 @@ class GrowthTimes:
                 pools=frozenset(pool_of(node_of(name)) for name in gained),
                 commanded=commanded,
                 starts=not seen.confirmed_nodes,
-                since=now if gained else None,
+                since=now if gained else None,  # with a shrink on top it is not known which of the two took how long
             )
         if job.since is None or commanded != seen.confirmed_nodes:
             return []
@@ -148,16 +148,16 @@ class GrowthTimes:
         for job_id, job in self._jobs.items():
             if job.own_seconds is not None:
                 result[job_id] = job.own_seconds
-            elif found := self._alike(job, pool_of):
-                result[job_id] = median(found)
+            elif alike := self._alike(job, pool_of):
+                result[job_id] = median(alike)
         return result
 
     def _alike(self, job: _Job, pool_of: PoolOf) -> _Seconds:
-        found = None
+        of_pool = None
         if job.commanded and job.environment in self._by_environment:
             pools = Counter(pool_of(node_of(name)) for name in sorted(job.commanded))
-            found = self._by_key.get((job.environment, pools.most_common(1)[0][0]))
-        return found or self._by_environment.get(job.environment) or self._of_all
+            of_pool = self._by_key.get((job.environment, pools.most_common(1)[0][0]))
+        return of_pool or self._by_environment.get(job.environment) or self._of_all
 
 
 def _append(by_key: dict[_KeyT, _Seconds], key: _KeyT, seconds: float) -> None:

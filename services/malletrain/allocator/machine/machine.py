@@ -79,7 +79,7 @@ class UnexpectedStimulusError(Exception):
 
 @dataclass(frozen=True)
 class Remembered:
-    """What outlives a restart.
+    """What the machine takes over from the Allocator before a restart.
 
     Attributes:
         generation: Generation of the newest plan; 0: there was none.
@@ -94,12 +94,11 @@ class Remembered:
 
 @dataclass(frozen=True)
 class _Problem:
-    """A problem, and what it was made of.
+    """A problem that is being solved, with the input that it was made from.
 
     Attributes:
         present: The present as it is compared with that of the next plan.
         planning: The input of the problem, which also has what was measured.
-        problem: The problem.
         curves_seen: How many reports of curves had come.
         begun_at: When it was begun, in monotonic seconds.
     """
@@ -235,6 +234,8 @@ class AllocatorMachine:
 
     def _coalesce(self, now: Moment) -> None:
         self.phase = PlanPhase.YIELDING
+        # Events come in bursts. In the second half of the wait for more of them, peers are asked and the problem is
+        # solved ahead: then, unless another event comes, the plan is ready when the wait is over.
         self._plan_at = now.monotonic + self.options.coalesce_seconds
         self.due_at = now.monotonic + self.options.coalesce_seconds / 2
 
@@ -263,7 +264,7 @@ class AllocatorMachine:
     def _decide(self, now: Moment) -> Effects:
         """The time for events that come together is over: make a plan if one is due."""
         if self._has_moved:
-            self._solved_ahead = None
+            self._solved_ahead = None  # of nodes and jobs that are others by now
         self._has_news = False
         self._reason = self._find_reason(now)
         if not self._reason:
@@ -288,7 +289,7 @@ class AllocatorMachine:
 
     def _take_answers(self, answer: PeersAnswered, now: Moment) -> Effects:
         if answer.stays is not None:
-            self._stays.take(answer.stays, now.unix_seconds)
+            self._stays.take_report(answer.stays, now.unix_seconds)
         # Without an answer the expected stays are those at the nodes' present ages, by the answer before.
         if answer.nodes:
             self._cache.update_stays(answer.nodes)
@@ -340,6 +341,7 @@ class AllocatorMachine:
         return self._apply(problem, allocation, now)
 
     def _apply(self, solved: _Problem, allocation: Allocation, now: Moment) -> Effects:
+        # Curves that have come while it was solved are for the next plan.
         if solved.curves_seen != self._curves_seen:
             self._trigger.note_curves()
         self._solved = solved
@@ -363,7 +365,7 @@ class AllocatorMachine:
         """
         if self._cache.generation < self._newest_change:
             return plan.assignments
-        back = self._trigger.left.intersection(self._cache.node_names)
+        back = self._trigger.left_nodes.intersection(self._cache.node_names)
         wanted = self._cache.wanted_nodes
         return tuple(
             part
@@ -380,14 +382,14 @@ class AllocatorMachine:
         if answer.outcome is not PlanOutcome.REFUSED and answer.rescaled:
             self._newest_change = plan.generation
         if answer.outcome is PlanOutcome.APPLIED:
-            self._trigger.applied(solved.present, now.monotonic, in_part=bool(answer.omissions))
+            self._trigger.note_applied(solved.present, now.monotonic, in_part=bool(answer.omissions))
             self._remember(plan.decisions, solved.present.resting.values())
         else:
-            self._trigger.refused()
+            self._trigger.note_refused()
         self._wait(now)
         return (FinishPlan(plan, answer),)
 
     def _remember(self, decisions: Iterable[FleetDecision], resting: Iterable[str]) -> None:
         """Keep how fleets are divided, those included that have no GPUs now and have not ended."""
-        kept = {name: self._decisions[name] for name in resting if name in self._decisions}
-        self._decisions = kept | {decision.fleet_id: decision for decision in decisions}
+        of_resting = {name: self._decisions[name] for name in resting if name in self._decisions}
+        self._decisions = of_resting | {decision.fleet_id: decision for decision in decisions}

@@ -15,12 +15,11 @@ from malletrain.model.survival_curve import SurvivalCurve
 
 @dataclass(frozen=True, slots=True)
 class NodeTimes:
-    """An idle node.
+    """An idle node with the times from which its expected stay follows.
 
     Attributes:
         since: When its present fragment began, in seconds since the epoch.
         until: When its idleness ends at the latest, in seconds since the epoch; None where that is not known.
-        pool: Its pool.
         gpus: How many GPUs it has.
     """
 
@@ -32,7 +31,7 @@ class NodeTimes:
 
 @dataclass(frozen=True)
 class StayReport:
-    """What the Scavenger has told: what has changed since its report before.
+    """The Scavenger's report of stays: only what has changed since its report before.
 
     Attributes:
         token: What the next request shows to get changes only.
@@ -71,7 +70,7 @@ class NodeStays:
     _slow: frozenset[str] = frozenset()
     _changed: frozenset[str] = frozenset()
 
-    def take(self, report: StayReport, now: float) -> None:
+    def take_report(self, report: StayReport, now: float) -> None:
         """Take over a report that has come at `now`, in seconds since the epoch by our own clock."""
         self.token = report.token
         self._horizon = report.horizon_seconds
@@ -132,12 +131,12 @@ def expected_stays(
     ends = np.asarray([math.nan if end is None else end for end in known_ends], dtype=np.float64)
     horizons = np.where(np.isnan(ends), horizon, np.minimum(ends - now, horizon))
     if curve is None:
-        found = np.where(np.isnan(ends), 0.0, np.maximum(horizons, 0.0))
+        seconds = np.where(np.isnan(ends), 0.0, np.maximum(horizons, 0.0))
     else:
         ages = np.maximum(now - np.asarray(idle_since, dtype=np.float64), 0.0)
         possible = np.maximum(horizons, np.finfo(np.float64).tiny)
-        found = np.where(horizons > 0, _within(curve, ages, possible), 0.0)
-    stays: list[float] = found.tolist()
+        seconds = np.where(horizons > 0, _within(curve, ages, possible), 0.0)
+    stays: list[float] = seconds.tolist()
     return stays
 
 
@@ -162,11 +161,11 @@ def _within(curve: SurvivalCurve, ages: Floats, horizons: Floats) -> Floats:
         index = step(age)
         beyond = age - times[index]
         tail = -survival[-1] * np.expm1(-curve.tail_rate * beyond) / curve.tail_rate
-        found: Floats = integrals[index] + np.where(index < last, survival[index] * beyond, tail)
-        return found
+        area: Floats = integrals[index] + np.where(index < last, survival[index] * beyond, tail)
+        return area
 
     in_steps = np.minimum(ages, times[-1])
     stays = (integral(in_steps + horizons) - integral(in_steps)) / survival[step(in_steps)]
     beyond_steps = -np.expm1(-curve.tail_rate * horizons) / curve.tail_rate
-    found: Floats = np.where(ages >= times[-1], beyond_steps, stays)
-    return found
+    expected: Floats = np.where(ages >= times[-1], beyond_steps, stays)
+    return expected

@@ -102,7 +102,7 @@ class PlanTrigger:
         self._left |= frozenset(nodes)
 
     @property
-    def left(self) -> frozenset[str]:
+    def left_nodes(self) -> frozenset[str]:
         """Nodes that have left since the last plan that was applied as a whole was begun, or while it was made."""
         return self._left | self._left_before
 
@@ -132,10 +132,12 @@ class PlanTrigger:
         """Why a plan is due now, for people; empty where none is. Arguments as for `wait_seconds`."""
         reason = self._reason(cache, now, monotonic)
         if not reason:
+            # The present is again what was planned for: nothing that was refused is still to be done.
             self._backoff.succeed()
         return reason
 
     def _reason(self, cache: ClusterCache, now: float, monotonic: float) -> str:
+        # Of some nodes or jobs only, a plan would take the others' nodes away.
         if not cache.complete:
             return ""
         plan_input = cache.plan_input(now)
@@ -174,7 +176,7 @@ class PlanTrigger:
         self._curves_changed = self._weights_changed = False
         self._left, self._left_before = frozenset(), self._left
 
-    def applied(self, plan_input: PlanInput, monotonic: float, *, in_part: bool = False) -> None:
+    def note_applied(self, plan_input: PlanInput, monotonic: float, *, in_part: bool = False) -> None:
         """JobManager has applied the plan that was made from this input.
 
         Args:
@@ -185,7 +187,7 @@ class PlanTrigger:
         """
         self._last_plan_at = monotonic
         if in_part:
-            self.refused()
+            self.note_refused()
             return
         self._planned = self._signature(plan_input)
         self._values_before, self._left_before = (False, False), frozenset()
@@ -197,7 +199,7 @@ class PlanTrigger:
             self._newest = plan_input, Signature.of(plan_input)
         return self._newest[1]
 
-    def refused(self) -> None:
+    def note_refused(self) -> None:
         """JobManager has refused the plan, or could not be reached."""
         # A signature has no curves and weights, and a weight is told once: what the plan was for is still to be done.
         curves, weights = self._values_before

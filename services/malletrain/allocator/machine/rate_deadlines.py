@@ -62,22 +62,22 @@ class RateDeadlines:
                 if waited[before.gpus] >= self.limit_seconds:
                     late[job_id] = LateRate(before.gpus, self.limit_seconds)
             job, curve = members.get(job_id), plan_input.curves.get(job_id)
-            gpus = _awaited(job, curve) if job is not None and curve is not None else 0
+            gpus = _awaited_gpus(job, curve) if job is not None and curve is not None else 0
             self._waiting[job_id] = _Waiting(gpus, now, waited)
         self.late = late
         return late
 
     def next_seconds(self) -> float | None:
         """Seconds from the last look until the next member may be late; None: none is waited for."""
-        left = [
+        seconds = [
             self.limit_seconds - waiting.waited.get(waiting.gpus, 0.0)
             for job_id, waiting in self._waiting.items()
             if waiting.gpus and job_id not in self.late
         ]
-        return max(0.0, min(left)) if left else None
+        return max(0.0, min(seconds)) if seconds else None
 
 
-def _awaited(job: PlannableJob, curve: JobCurve) -> int:
+def _awaited_gpus(job: PlannableJob, curve: JobCurve) -> int:
     """The GPUs that a member has, if its rate on so many is to be measured; else 0."""
     gpus = len(job.current_nodes)
     if gpus in curve.sure:

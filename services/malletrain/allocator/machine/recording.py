@@ -15,7 +15,7 @@ from malletrain.runtime.kernel.recording import Moment, RecordedMachine
 
 
 class RecordedAllocator(RecordedMachine[AllocatorMachine, Stimulus, Effects]):
-    """The Allocator's machine. It is told no secrets."""
+    """How the flight recorder runs and checks the Allocator's machine. Its state has no secrets."""
 
     service = "allocator"
     file_prefix = "allocator-stimuli"
@@ -23,7 +23,7 @@ class RecordedAllocator(RecordedMachine[AllocatorMachine, Stimulus, Effects]):
     stimulus_types = typing.get_args(Stimulus)
 
     def advance(self, state: AllocatorMachine, stimulus: Stimulus, now: Moment) -> Effects:
-        """Handle a stimulus."""
+        """Have the machine handle a stimulus; its state changes in place."""
         return state.advance(stimulus, now)
 
     def check(self, before: AllocatorMachine, result: Effects) -> None:
@@ -66,7 +66,6 @@ def check_plan(plan: Plan, generation: int) -> None:
     """Check a plan before it goes out.
 
     Args:
-        plan: The plan.
         generation: Generation of the plan before.
 
     Raises:
@@ -74,11 +73,11 @@ def check_plan(plan: Plan, generation: int) -> None:
     """
     if plan.generation <= generation:
         raise InvariantError(f"generation {plan.generation} follows {generation}")
-    given = Counter(name for entry in plan.assignments for name in entry.nodes)
-    if twice := [name for name, count in given.items() if count > 1]:
+    uses = Counter(name for entry in plan.assignments for name in entry.nodes)
+    if twice := [name for name, count in uses.items() if count > 1]:
         raise InvariantError(f"plan {plan.generation} gives {', '.join(sorted(twice))} twice")
     idle = set(plan.problem.whole.nodes)
-    if unknown := [name for name in given if name not in idle and node_of(name) not in idle]:
+    if unknown := [name for name in uses if name not in idle and node_of(name) not in idle]:
         raise InvariantError(f"plan {plan.generation} gives {', '.join(sorted(unknown))}, which are not idle")
     jobs = {job.id: job for job in plan.problem.whole.jobs}
     for entry in plan.allocation.assignments:

@@ -30,7 +30,6 @@ class JobsReported:
     """JobManager reports changed jobs, or all of them with `snapshot`.
 
     Attributes:
-        jobs: The jobs.
         snapshot: Whether these are all jobs that have not ended.
         generation: Generation of the newest plan that it has applied; 0: none.
     """
@@ -84,7 +83,7 @@ class Solved:
 
 
 class PlanOutcome(StrEnum):
-    """What became of a plan."""
+    """Whether JobManager has applied a plan, has refused it, or could not be asked."""
 
     APPLIED = "applied"
     REFUSED = "refused"
@@ -115,14 +114,13 @@ Stimulus = (
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan, with what it was made of.
+    """A plan, with the problem and the solution that it was made from.
 
     Attributes:
         generation: Grows with every plan.
         reason: Why it was made, for people.
         unix_seconds: When it was made, in seconds since the epoch.
         planning: Its input, with a job for each fleet in place of its members.
-        problem: The problem.
         allocation: The solution.
         decisions: How the nodes of fleets are divided among their members.
     """
@@ -155,7 +153,7 @@ class ForgetEvents:
 
 @dataclass(frozen=True)
 class AskPeers:
-    """Ask for what is not told by itself; `PeersAnswered` is due.
+    """Ask for what no stream brings: expected stays, samples and rates of feeds. `PeersAnswered` is due.
 
     Attributes:
         known_stays: Token of the newest report of expected stays; empty before the first.
@@ -180,7 +178,6 @@ class ApplyPlan:
     """Have JobManager apply a plan, or the part of it that fits; `PlanAnswered` is due.
 
     Attributes:
-        plan: The plan.
         parts: What it changes, by all that JobManager has reported. Jobs that are not named keep what is wanted for
             them: of a node that has left meanwhile, JobManager knows better than a plan from before.
     """
@@ -191,7 +188,7 @@ class ApplyPlan:
 
 @dataclass(frozen=True)
 class FinishPlan:
-    """A plan has been answered: store it, and tell whoever watches plans."""
+    """A plan has been answered: store it, and publish it to those who watch plans."""
 
     plan: Plan
     answer: PlanAnswered

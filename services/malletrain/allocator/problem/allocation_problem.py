@@ -171,7 +171,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Allocation:
-    """A solution.
+    """The solution of a problem.
 
     Attributes:
         objective: Value of the objective, in metric x seconds.

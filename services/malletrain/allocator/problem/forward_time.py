@@ -29,7 +29,7 @@ MAX_BOOT = 0.5
 
 
 class ForwardPolicy(StrEnum):
-    """Where T_fwd comes from."""
+    """How T_fwd is computed."""
 
     CONSTANT = "constant"
     SURVIVAL = "survival"

@@ -74,7 +74,6 @@ class GroupTable:
     """A problem's nodes by kind and group, and the groups that jobs may be in.
 
     Attributes:
-        problem: The problem.
         cells: Nodes that no job's needs and no required group tell apart.
         kind_of: Kind of each cell's nodes, an index in the problem's kinds, or their number where the nodes suit all.
         options: By index of the job; only of jobs whose nodes must be in groups.
@@ -182,8 +181,8 @@ class GroupTable:
                     jobs.append(job if len(held) == len(job.current_nodes) else replace(job, current_nodes=held))
                     sizes.append(part.nodes)
                 job_of.append(index)
-        found = replace(self.problem, jobs=tuple(jobs))
-        return PartedProblem(self._bound(found, bound) if bound else found, tuple(sizes), tuple(job_of))
+        divided = replace(self.problem, jobs=tuple(jobs))
+        return PartedProblem(self._bound(divided, bound) if bound else divided, tuple(sizes), tuple(job_of))
 
     def _bound(self, problem: AllocationProblem, bound: Mapping[int, frozenset[int]]) -> AllocationProblem:
         """The problem with kinds of nodes that keep some of its jobs in cells."""
@@ -225,14 +224,14 @@ def most_in_groups(problem: AllocationProblem, job: JobDemand, nodes: Iterable[s
     That is as many as suit it in the group with the most of them; or, where only its replicas must be in one group
     each, as many as make whole replicas in all groups.
     """
-    usable, found = suitable_nodes(problem, job), dict[GroupPath, int]()
+    usable, counts = suitable_nodes(problem, job), dict[GroupPath, int]()
     for name in nodes:
         group = group_of(problem.paths.get(name, ()), job.topology_level)
         if group is not None and name in usable:
-            found[group] = found.get(group, 0) + 1
+            counts[group] = counts.get(group, 0) + 1
     if job.topology is TopologyPreference.REQUIRE_REPLICA:
-        return sum(whole(count, job.nodes_per_replica) for count in found.values())
-    return max(found.values(), default=0)
+        return sum(whole(count, job.nodes_per_replica) for count in counts.values())
+    return max(counts.values(), default=0)
 
 
 class _Finder:
@@ -253,8 +252,8 @@ class _Finder:
             held.setdefault(group_of(path, job.topology_level), []).append(name)
         if not held:
             least = job.nodes_per_replica if by_replica else job.min_nodes
-            found = (self._option(job, group, cells, ()) for group, cells in groups.items())
-            return tuple(option for option in found if option.room >= least)
+            all_options = (self._option(job, group, cells, ()) for group, cells in groups.items())
+            return tuple(option for option in all_options if option.room >= least)
         if by_replica:
             # Those that it has nodes in come first, in the order of these nodes.
             known = [group for group in dict.fromkeys((*held, *groups)) if group is not None]
@@ -277,8 +276,8 @@ class _Finder:
 
     def _by_group(self, level: int) -> dict[GroupPath, list[int]]:
         if level not in self._groups:
-            found = self._groups[level] = {}
+            cells = self._groups[level] = {}
             for cell, (_, path) in enumerate(self._keys):
                 if (group := group_of(path, level)) is not None:
-                    found.setdefault(group, []).append(cell)
+                    cells.setdefault(group, []).append(cell)
         return self._groups[level]

@@ -25,15 +25,16 @@ def with_kinds(
         nodes: Its nodes, in its order.
         needs: What each of its jobs needs, in its order.
     """
-    asked = list(dict.fromkeys(filter(None, needs)))
-    if not asked:
+    distinct = list(dict.fromkeys(filter(None, needs)))
+    if not distinct:
         return problem
-    census = TraitCensus(as_asked(dict(nodes), asked))
-    members = _at_most(_MAX_KINDS, census.kinds(asked))
+    census = TraitCensus(as_asked(dict(nodes), distinct))
+    members = _at_most(_MAX_KINDS, census.kinds(distinct))
     barred_from = {
-        need: tuple(kind for kind, barred in enumerate(members) if index in barred) for index, need in enumerate(asked)
+        need: tuple(kind for kind, barred in enumerate(members) if index in barred)
+        for index, need in enumerate(distinct)
     }
-    counts = {need: tuple(NeedCount(one.text, census.count(one.part)) for one in needs_of(need)) for need in asked}
+    counts = {need: tuple(NeedCount(one.text, census.count(one.part)) for one in needs_of(need)) for need in distinct}
     jobs = (
         replace(job, unsuitable_kinds=barred_from[need], needs=counts[need]) if need else job
         for job, need in zip(problem.jobs, needs, strict=True)
@@ -46,10 +47,10 @@ def _at_most(most: int, members: dict[tuple[int, ...], list[str]]) -> dict[tuple
     if len(members) <= most:
         return members
     by_size = sorted(members, key=lambda barred: -len(members[barred]))
-    kept, rest = {barred: members[barred] for barred in by_size[: most - 1]}, by_size[most - 1 :]
+    kinds, rest = {barred: members[barred] for barred in by_size[: most - 1]}, by_size[most - 1 :]
     together = tuple(sorted({index for barred in rest for index in barred}))
-    kept[together] = [*kept.get(together, []), *(name for barred in rest for name in members[barred])]
-    return kept
+    kinds[together] = [*kinds.get(together, []), *(name for barred in rest for name in members[barred])]
+    return kinds
 
 
 def restricted(kinds: Iterable[NodeKind], nodes: Collection[str]) -> tuple[NodeKind, ...]:

@@ -66,7 +66,6 @@ def rates(job: JobDemand, sizes: Sequence[int] | NDArray[np.int64]) -> NDArray[n
     permitted, but a job may hold more nodes than that; the last point's rate then counts.
 
     Args:
-        job: The job.
         sizes: Scales in nodes.
 
     Returns:
@@ -84,7 +83,6 @@ def worths(job: JobDemand, sizes: Sequence[int] | NDArray[np.int64]) -> NDArray[
     is 0, there is no speedup, and rates count for themselves.
 
     Args:
-        job: The job.
         sizes: Scales in nodes.
 
     Returns:
@@ -199,10 +197,10 @@ def _made_rates(job: JobDemand, metric: ObjectiveMetric, pool: int) -> ScaleRate
 
     def arrays() -> _RateArrays:
         scale, sizes = metric_scale(job, metric), permitted_sizes(job, pool)
-        found = sizes, scale * worths(job, sizes), scale * worths(job, np.arange(max_held + 1))
-        for array in found:
+        rates = sizes, scale * worths(job, sizes), scale * worths(job, np.arange(max_held + 1))
+        for array in rates:
             array.flags.writeable = False
-        return found
+        return rates
 
     stalls: dict[int, dict[int, float]] = {}
     for stall in job.stalls:

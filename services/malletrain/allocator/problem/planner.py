@@ -39,10 +39,9 @@ _STAY: Callable[[PlannableNode], float] = attrgetter("expected_stay_seconds")
 
 
 class PlannableNode(NamedTuple):
-    """An idle node.
+    """An idle node, with all that a plan needs to know of it.
 
     Attributes:
-        name: Its name.
         expected_stay_seconds: How much longer it was expected to stay idle when it was told of, in seconds; 0 where
             that is not known.
         pool: Its pool; nodes of a pool have the same GPUs.
@@ -178,7 +177,7 @@ class PlanInput:
             an earlier plan has promised to another job.
         curves: Curve of each job by its identifier.
         pins: Scales that the Profiler asks for, by job identifier.
-        growth_seconds: How long growths of jobs have taken of late, from the command to the first batch, in seconds, by
+        growth_seconds: How long growths of jobs have taken lately, from the command to the first batch, in seconds, by
             job identifier.
         changes: How often jobs have changed their scale.
         busy_gpus: GPUs of members of fleets that are being stopped, by NODE#NUMBER, with their fleets.
@@ -371,16 +370,16 @@ def faults_in(jobs: Iterable[PlannableJob], curves: Mapping[str, JobCurve]) -> d
     faults = {
         job.id: _faults.value(job.id, (job, curves[job.id]), partial(_fault, job, curves[job.id])) for job in known
     }
-    found = {name: fault for name, fault in faults.items() if fault}
+    wrong = {name: fault for name, fault in faults.items() if fault}
     held = list(chain.from_iterable(job.current_nodes for job in known))
     if len(set(held)) == len(held):
-        return found  # and no loop over ten thousand nodes says which one is wrong
+        return wrong  # and no loop over ten thousand nodes says which one is wrong
     holders: dict[str, str] = {}
     for job in known:
-        taken = [node for node in job.current_nodes if holders.setdefault(node, job.id) != job.id]
-        if taken:
-            found.setdefault(job.id, f"job.current_nodes: {taken[0]} is one of job {holders[taken[0]]}")
-    return found
+        doubles = [node for node in job.current_nodes if holders.setdefault(node, job.id) != job.id]
+        if doubles:
+            wrong.setdefault(job.id, f"job.current_nodes: {doubles[0]} is one of job {holders[doubles[0]]}")
+    return wrong
 
 
 def _fault(job: PlannableJob, curve: JobCurve) -> str:

@@ -9,7 +9,7 @@ from malletrain.allocator.problem.allocation_problem import Allocation, Allocati
 from malletrain.allocator.problem.group_table import GroupTable, requires_group
 from malletrain.allocator.problem.kinds import restricted
 from malletrain.allocator.problem.objective import permitted_sizes, scale_values
-from malletrain.allocator.solvers.group_choice import settled
+from malletrain.allocator.solvers.group_choice import settle_groups
 from malletrain.allocator.solvers.kind_flow import can_be_placed
 from malletrain.allocator.solvers.placement import place, place_parts
 
@@ -47,8 +47,8 @@ class PinnedProblem:
         """The solution of the whole problem from that of `rest`."""
         if not self.pinned:
             return solved
-        found = {entry.job_id: entry.nodes for entry in solved.assignments} | dict(self.pinned)
-        assignments = tuple(Assignment(job.id, found[job.id]) for job in self.whole.jobs)
+        nodes_of = {entry.job_id: entry.nodes for entry in solved.assignments} | dict(self.pinned)
+        assignments = tuple(Assignment(job.id, nodes_of[job.id]) for job in self.whole.jobs)
         value = sum(
             _value(job, len(self.pinned[job.id]), self.whole) for job in self.whole.jobs if job.id in self.pinned
         )
@@ -72,7 +72,7 @@ def apply_pins(problem: AllocationProblem, pins: Mapping[str, ScalePin]) -> Pinn
     if problem.kinds or grouped:
         counts = _with_suitable_nodes(problem, present, counts)
     wanted = [counts.get(job_id, count) for job_id, count in present.items()]
-    parted = settled(GroupTable.of(problem), wanted, as_they_are=True) if grouped else None
+    parted = settle_groups(GroupTable.of(problem), wanted, as_they_are=True) if grouped else None
     placed = place_parts(parted, problem) if parted is not None else place(problem, wanted)
     pinned = {entry.job_id: entry.nodes for entry in placed if entry.job_id in counts}
     return with_pinned(problem, pinned)
@@ -97,12 +97,12 @@ def pinned_counts(
         pins: By job identifier; pins of jobs that are not in `present` are ignored.
         pool: Number of nodes.
     """
-    kept = {
+    within = {
         job_id: _without_growth(count, sizes[job_id], pins[job_id])
         for job_id, count in present.items()
         if job_id in pins
     }
-    counts = {job_id: count for job_id, count in kept.items() if count is not None}
+    counts = {job_id: count for job_id, count in within.items() if count is not None}
     used = sum(counts.get(job_id, count) for job_id, count in present.items())
     for job_id, count in list(counts.items()):
         pin, missing = pins[job_id], pins[job_id].nodes - count
@@ -115,21 +115,21 @@ def pinned_counts(
 def _without(problem: AllocationProblem, pinned: Mapping[str, tuple[str, ...]]) -> AllocationProblem:
     if not pinned:
         return problem
-    taken = {node for nodes in pinned.values() for node in nodes}
-    left = tuple(node for node in problem.nodes if node not in taken)
+    pinned_nodes = {node for nodes in pinned.values() for node in nodes}
+    nodes = tuple(node for node in problem.nodes if node not in pinned_nodes)
     return replace(
         problem,
-        nodes=left,
-        kinds=restricted(problem.kinds, frozenset(left)),
+        nodes=nodes,
+        kinds=restricted(problem.kinds, frozenset(nodes)),
         jobs=tuple(job for job in problem.jobs if job.id not in pinned),
         expected_stay_seconds={
-            node: seconds for node, seconds in problem.expected_stay_seconds.items() if node not in taken
+            node: seconds for node, seconds in problem.expected_stay_seconds.items() if node not in pinned_nodes
         },
         owner_limits={
             owner: limit - sum(len(pinned[job.id]) for job in problem.jobs if job.id in pinned and job.owner == owner)
             for owner, limit in problem.owner_limits.items()
         },
-        max_nodes=None if problem.max_nodes is None else max(0, problem.max_nodes - len(taken)),
+        max_nodes=None if problem.max_nodes is None else max(0, problem.max_nodes - len(pinned_nodes)),
     )
 
 
@@ -137,32 +137,32 @@ def _with_suitable_nodes(
     problem: AllocationProblem, present: Mapping[str, int], counts: Mapping[str, int]
 ) -> dict[str, int]:
     """Nodes of each pinned job, without the growths for which there are too few suitable nodes: these wait."""
-    kept = {job_id: min(count, present[job_id]) for job_id, count in counts.items()}
+    suited = {job_id: min(count, present[job_id]) for job_id, count in counts.items()}
     for job_id, count in counts.items():
-        tried = {**kept, job_id: count}
+        tried = {**suited, job_id: count}
         if _placeable(problem, [tried.get(job.id, present[job.id]) for job in problem.jobs]):
-            kept = tried
-    return kept
+            suited = tried
+    return suited
 
 
 def _placeable(problem: AllocationProblem, counts: Sequence[int]) -> bool:
     """Whether there are suitable nodes for all jobs."""
     if any(map(requires_group, problem.jobs)):
-        return settled(GroupTable.of(problem), counts, as_they_are=True) is not None
+        return settle_groups(GroupTable.of(problem), counts, as_they_are=True) is not None
     return can_be_placed(problem, counts)
 
 
 def _within_limits(problem: AllocationProblem, counts: Mapping[str, int]) -> dict[str, int]:
     """Nodes of each pinned job, without those that their owner's limit has no room for."""
-    left = dict(problem.owner_limits)
-    kept = {}
+    remaining = dict(problem.owner_limits)
+    within = {}
     for job in problem.jobs:
-        if job.id not in counts or counts[job.id] > left.get(job.owner, counts[job.id]):
+        if job.id not in counts or counts[job.id] > remaining.get(job.owner, counts[job.id]):
             continue
-        kept[job.id] = counts[job.id]
-        if job.owner in left:
-            left[job.owner] -= counts[job.id]
-    return kept
+        within[job.id] = counts[job.id]
+        if job.owner in remaining:
+            remaining[job.owner] -= counts[job.id]
+    return within
 
 
 def _without_growth(present: int, sizes: Sequence[int], pin: ScalePin) -> int | None:

@@ -40,7 +40,7 @@ class ObjectiveParameters:
 
 @dataclass(frozen=True)
 class Choice:
-    """One scale per job.
+    """The chosen scale of each job.
 
     Attributes:
         counts: Nodes of each job, shape (jobs,).
@@ -183,10 +183,10 @@ def present_counts(per_job: Sequence[ScaleValues], pool: int, groups: Sequence[O
         counts.append(scales.current if scales.current in scales.sizes and scales.current <= free else 0)
         free -= counts[-1]
     for group in groups:
-        left = group.limit
+        remaining = group.limit
         for job in group.jobs:
-            counts[job] = counts[job] if counts[job] <= left else 0
-            left -= counts[job]
+            counts[job] = counts[job] if counts[job] <= remaining else 0
+            remaining -= counts[job]
     return counts
 
 
@@ -214,14 +214,14 @@ def best_reduced_places(starts: Ints, sizes: Ints, values: Floats, currents: Int
 
     There must be a job. Where nodes are scarce, little more is kept of most jobs than the scale that they have.
     """
-    kept = np.flatnonzero(maybe_optimal(starts, sizes, values, pool))
-    slim = np.searchsorted(kept, starts)
+    useful = np.flatnonzero(maybe_optimal(starts, sizes, values, pool))
+    slim = np.searchsorted(useful, starts)
     # Each job has its smallest size for certain: what is left to be chosen is how many nodes more.
-    least = sizes[kept[slim[:-1]]]
+    least = sizes[useful[slim[:-1]]]
     if (rest := pool - int(least.sum())) < 0:  # by rounding only
         return best_places(starts, sizes, values, currents, pool, TIE)
-    more = sizes[kept] - np.repeat(least, np.diff(slim))
-    places: Ints = kept[best_places(slim, more, values[kept], currents - least, rest, TIE)]
+    more = sizes[useful] - np.repeat(least, np.diff(slim))
+    places: Ints = useful[best_places(slim, more, values[useful], currents - least, rest, TIE)]
     return places
 
 

@@ -19,7 +19,7 @@ from malletrain.allocator.solvers.kind_flow import can_be_placed
 from malletrain.model.topology import GroupPath, shared_levels
 
 
-def settled(table: GroupTable, counts: Sequence[int], *, as_they_are: bool = False) -> PartedProblem | None:
+def settle_groups(table: GroupTable, counts: Sequence[int], *, as_they_are: bool = False) -> PartedProblem | None:
     """The problem with groups for each job that must be in some, in which there are nodes for all; None: none is found.
 
     A job without nodes goes to the group with the fewest nodes to spare that has enough; larger jobs choose first. So
@@ -36,18 +36,18 @@ def settled(table: GroupTable, counts: Sequence[int], *, as_they_are: bool = Fal
     chosen = chosen_groups(table, counts)
     if any(counts[job] != sum(part.nodes for part in chosen.get(job, ())) for job in table.options.keys() - impossible):
         return None
-    found = table.within(chosen, counts)
-    return found if can_be_placed(found.problem, found.counts) else None
+    placed = table.within(chosen, counts)
+    return placed if can_be_placed(placed.problem, placed.counts) else None
 
 
 def kept_parts(table: GroupTable, job: int, nodes: int) -> list[GroupPart]:
     """What a job keeps that gives up nodes, in whole replicas: those of the groups with the most of them."""
-    replica, found = table.replica(job), list[GroupPart]()
+    replica, parts = table.replica(job), list[GroupPart]()
     for option in sorted(table.options[job], key=lambda option: -whole(len(option.held), replica)):
-        if kept := min(nodes, whole(len(option.held), replica)):
-            found.append(GroupPart(option, kept))
-            nodes -= kept
-    return found
+        if count := min(nodes, whole(len(option.held), replica)):
+            parts.append(GroupPart(option, count))
+            nodes -= count
+    return parts
 
 
 def chosen_groups(table: GroupTable, counts: Sequence[int]) -> dict[int, list[GroupPart]]:
@@ -96,10 +96,10 @@ class _Choice:
         if count and count < present:
             self.chosen[job] = kept_parts(table, job, count)
             return
-        kept = [(option, up_to_whole(len(option.held), replica)) for option in own if option.held] if count else []
-        for option, nodes in kept:
+        staying = [(option, up_to_whole(len(option.held), replica)) for option in own if option.held] if count else []
+        for option, nodes in staying:
             self._add(job, option, nodes)
-        if missing := count - sum(nodes for _, nodes in kept):
+        if missing := count - sum(nodes for _, nodes in staying):
             self.missing[job] = missing
 
     def take(self, job: int) -> None:

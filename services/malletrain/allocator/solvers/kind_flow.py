@@ -97,9 +97,9 @@ class KindFlow:
         return flow if all(flow._fill(job) for job in order) else None
 
     def _fill(self, job: int) -> bool:
-        return self._give(job, self.wanted[job]) == self.wanted[job]
+        return self._give_more(job, self.wanted[job]) == self.wanted[job]
 
-    def _give(self, job: int, most: int) -> int:
+    def _give_more(self, job: int, most: int) -> int:
         """Give a job more nodes, at most so many, without taking any from others; returns how many."""
         missing, own, limits = most, self.taken[job], self.limits[job]
         for kind in sorted(range(len(self.spare)), key=lambda kind: -self.spare[kind]):
@@ -119,7 +119,7 @@ class KindFlow:
     def add(self, job: int, limits: list[int], most: int) -> int:
         """Give a job that was not part of the flow as many nodes as there are for it, at most so many."""
         self.limits[job], self.taken[job] = limits, [0] * len(self.spare)
-        self.wanted[job] = self._give(job, most)
+        self.wanted[job] = self._give_more(job, most)
         return self.wanted[job]
 
     def take_back(self, job: int, number: int) -> None:
@@ -172,7 +172,7 @@ class KindFlow:
                         queue.append(other)
         return None
 
-    def take(self, job: int, kind: int) -> bool:
+    def take_node(self, job: int, kind: int) -> bool:
         """Settle that a job gets a node of a kind, if all others can still get theirs.
 
         The node, and one of those that the job wanted, are no longer part of the flow.
@@ -228,18 +228,18 @@ def placeable_counts(table: KindTable, sizes: Sequence[Sequence[int]], counts: S
         counts: What is asked for each job; permitted, and together at most as many as there are nodes.
     """
     have = [sum(held) for held in table.held]
-    kept = [_largest(own, min(count, present)) for own, count, present in zip(sizes, counts, have, strict=True)]
+    permitted = [_largest(own, min(count, present)) for own, count, present in zip(sizes, counts, have, strict=True)]
     grows = [job for job, count in enumerate(counts) if count > have[job]]
     # What a job holds counts as its own until it is known whether it grows.
     growing = frozenset(grows)
-    flow = KindFlow.of(table, [have[job] if job in growing else count for job, count in enumerate(kept)])
+    flow = KindFlow.of(table, [have[job] if job in growing else count for job, count in enumerate(permitted)])
     assert flow is not None, "jobs can keep what they hold"
     for job in grows:
-        given = flow.add(job, table.limits(job), counts[job] - have[job])
-        size = _largest(sizes[job], have[job] + given)
-        flow.take_back(job, given - max(0, size - have[job]))
-        kept[job] = size
-    return kept
+        added = flow.add(job, table.limits(job), counts[job] - have[job])
+        size = _largest(sizes[job], have[job] + added)
+        flow.take_back(job, added - max(0, size - have[job]))
+        permitted[job] = size
+    return permitted
 
 
 def _largest(sizes: Sequence[int], most: int) -> int:

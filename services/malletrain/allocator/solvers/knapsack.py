@@ -101,9 +101,9 @@ def _reachable(starts: Ints, sizes: Ints, values: Floats, tables: Floats, pool: 
                 continue
             enough = tables[job, capacity] - tie
             for place in range(starts[job], starts[job + 1]):
-                left = capacity - sizes[place]
-                if left >= 0 and values[place] + tables[job + 1, left] >= enough:
-                    reached[job + 1, left] = True
+                remaining = capacity - sizes[place]
+                if remaining >= 0 and values[place] + tables[job + 1, remaining] >= enough:
+                    reached[job + 1, remaining] = True
     return reached
 
 
@@ -138,10 +138,10 @@ def _first_choices(
             best = -1
             for place in range(starts[job + 1] - 1, starts[job] - 1, -1):
                 size = sizes[place]
-                left = capacity - size
-                if left < 0 or values[place] + tables[job + 1, left] < enough:
+                remaining = capacity - size
+                if remaining < 0 or values[place] + tables[job + 1, remaining] < enough:
                     continue
-                cost = after[left] + size
+                cost = after[remaining] + size
                 if size != currents[job]:
                     cost += change
                 if best < 0 or cost < best:

@@ -20,11 +20,13 @@ def counts_model(per_job: Sequence[ScaleValues], pool: int, groups: Sequence[Own
         pool: Number of nodes.
         groups: Owners with a limit.
     """
-    kept = [scales.useful() for scales in per_job]
-    lengths = np.asarray([len(entry) for entry in kept], dtype=np.int64)
+    useful = [scales.useful() for scales in per_job]
+    lengths = np.asarray([len(entry) for entry in useful], dtype=np.int64)
     total = int(lengths.sum())
-    values = np.concatenate([np.zeros(0), *(scales.values[entry] for scales, entry in zip(per_job, kept, strict=True))])
-    sizes = np.concatenate([np.zeros(0), *(scales.sizes[entry] for scales, entry in zip(per_job, kept, strict=True))])
+    values = np.concatenate(
+        [np.zeros(0), *(scales.values[entry] for scales, entry in zip(per_job, useful, strict=True))]
+    )
+    sizes = np.concatenate([np.zeros(0), *(scales.sizes[entry] for scales, entry in zip(per_job, useful, strict=True))])
     everything = np.arange(total, dtype=np.int32)
     jobs = len(per_job)
     firsts = np.concatenate(([0], np.cumsum(lengths)))
@@ -72,7 +74,7 @@ def read_counts(per_job: Sequence[ScaleValues], solution: Floats) -> list[int]:
     counts = []
     first = 0
     for scales in per_job:
-        kept = scales.useful()
-        counts.append(int(scales.sizes[kept[int(np.argmax(solution[first : first + len(kept)]))]]))
-        first += len(kept)
+        useful = scales.useful()
+        counts.append(int(scales.sizes[useful[int(np.argmax(solution[first : first + len(useful)]))]]))
+        first += len(useful)
     return counts

@@ -38,12 +38,12 @@ def kinds_model(
         most: Most nodes of all jobs together; None: as many as there are.
     """
     builder = MilpBuilder()
-    kept = [scales.useful() for scales in per_job]
+    useful = [scales.useful() for scales in per_job]
     largest = max((float(np.abs(scales.values).max()) for scales in per_job), default=0.0) or 1.0
-    sizes = [scales.sizes[entry].tolist() for scales, entry in zip(per_job, kept, strict=True)]
+    sizes = [scales.sizes[entry].tolist() for scales, entry in zip(per_job, useful, strict=True)]
     chosen = [
         builder.variables(len(entry), (scales.values[entry] / largest).tolist())
-        for scales, entry in zip(per_job, kept, strict=True)
+        for scales, entry in zip(per_job, useful, strict=True)
     ]
     inside = {job: _groups(builder, table, job) for job in table.options}
     shares: list[list[tuple[int, float]]] = [[] for _ in table.capacity]
@@ -122,16 +122,15 @@ def read_groups(
     Args:
         per_job: The jobs.
         table: What the model was made of.
-        solution: Its solution.
         counts: Nodes of each job by the solution.
     """
-    first, found = sum(len(scales.useful()) for scales in per_job), dict[int, list[int]]()
+    first, nodes = sum(len(scales.useful()) for scales in per_job), dict[int, list[int]]()
     for job, groups in table.options.items():
         own = solution[first : first + len(groups)]
         if replica := table.replicas.get(job, 0):
-            found[job] = [replica * int(count) for count in np.rint(own)]
+            nodes[job] = [replica * int(count) for count in np.rint(own)]
         else:
-            found[job] = [0] * len(groups)
-            found[job][int(np.argmax(own))] = counts[job]
+            nodes[job] = [0] * len(groups)
+            nodes[job][int(np.argmax(own))] = counts[job]
         first += len(groups)
-    return found
+    return nodes

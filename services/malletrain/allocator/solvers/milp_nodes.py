@@ -97,7 +97,7 @@ class _JobRows:
         self.unit = metric_scale(job, problem.objective_metric) * self.top / scale
 
     def add(self) -> None:
-        """Add everything."""
+        """Add all constraints and terms of the job to the model."""
         self._size_bounds()
         self._no_migration()
         rate = self._curve()

@@ -55,7 +55,7 @@ class Move:
 
 @dataclass(frozen=True)
 class GroupDivision:
-    """What each job chooses.
+    """The groups from which each job takes nodes, or in which it keeps them.
 
     Attributes:
         shares: By job, in the order of the moves: the nodes that it keeps where it shrinks, otherwise those it takes.
@@ -76,13 +76,13 @@ def divide(tree: NodeTree, moves: Sequence[Move], free: Sequence[int]) -> GroupD
         moves: The jobs; there are enough nodes for them.
         free: Nodes of each innermost group that may be taken, without those that these jobs give up.
     """
-    kept = {
+    shrunk = {
         place: fewest_groups(tree, move.held, frozenset(), move.wanted)
         for place, move in enumerate(moves)
         if move.shrinks
     }
     pool, widest = list(free), list(free)
-    for place, share in kept.items():
+    for place, share in shrunk.items():
         for leaf, held in enumerate(moves[place].held):
             pool[leaf] += held - share.get(leaf, 0)
             widest[leaf] += held
@@ -93,10 +93,10 @@ def divide(tree: NodeTree, moves: Sequence[Move], free: Sequence[int]) -> GroupD
     orders = [sorted(growing, key=lambda place: -moves[place].wanted), growing]
     best: GroupDivision | None = None
     for order in orders:
-        shares = kept | _in_turn(tree, moves, order, pool, bounds)
-        found = _total([_spans(tree, move, shares[place]) for place, move in enumerate(moves)], tree.depth)
-        if best is None or found < best.spans:
-            best = GroupDivision(tuple(shares[place] for place in range(len(moves))), found, proven=found == least)
+        shares = shrunk | _in_turn(tree, moves, order, pool, bounds)
+        total = _total([_spans(tree, move, shares[place]) for place, move in enumerate(moves)], tree.depth)
+        if best is None or total < best.spans:
+            best = GroupDivision(tuple(shares[place] for place in range(len(moves))), total, proven=total == least)
         if best.proven or orders[0] == orders[1]:
             break
     assert best is not None
@@ -177,10 +177,10 @@ class _Room:
         best: tuple[Spans, Share] | None = None
         for group in by_size:
             if self._free[level][group] >= wanted:
-                found = self._inside(group, level, touched, wanted)
-                if best is None or found[0] < best[0]:
-                    best = found
-                if found[0] <= least:
+                fit = self._inside(group, level, touched, wanted)
+                if best is None or fit[0] < best[0]:
+                    best = fit
+                if fit[0] <= least:
                     break
         assert best is not None
         return best
@@ -207,8 +207,8 @@ def _in_turn(
         for place in open_ends:
             room.add(shares[place])
             other = room.choice(touched[place], moves[place].wanted)
-            if (found := _spans(tree, moves[place], other)) < spans[place]:
-                shares[place], spans[place], better = other, found, True
+            if (spanned := _spans(tree, moves[place], other)) < spans[place]:
+                shares[place], spans[place], better = other, spanned, True
             room.add(shares[place], -1)
         if not better:
             break
@@ -217,12 +217,12 @@ def _in_turn(
 
 def _by_level(tree: NodeTree, free: Sequence[int]) -> list[list[int]]:
     """How many nodes each group of each level has."""
-    found = [[0] * len(inner) for inner in tree.inner] + [list(free)]
+    counts = [[0] * len(inner) for inner in tree.inner] + [list(free)]
     for leaf, count in enumerate(free):
         if count:
             for level, group in enumerate(tree.groups[leaf][:-1]):
-                found[level][group] += count
-    return found
+                counts[level][group] += count
+    return counts
 
 
 def _spans(tree: NodeTree, move: Move, share: Share) -> Spans:
@@ -244,7 +244,7 @@ class _Bounds:
 
     def least_spans(self, move: Move) -> Spans:
         """Fewest groups of each level for one job."""
-        found = []
+        spans = []
         for sizes, largest, touched in zip(
             self._sizes, self._largest, _groups_of(self._tree, move.touched), strict=True
         ):
@@ -254,8 +254,8 @@ class _Bounds:
                     break
                 if group not in touched:
                     missing, number = missing - sizes[group], number + 1
-            found.append(number)
-        return tuple(found)
+            spans.append(number)
+        return tuple(spans)
 
 
 @dataclass
@@ -295,10 +295,12 @@ class _Search:
             own = _plus(spans, _spans(self.tree, move, share))
             if _plus(own, self.rest[index + 1]) >= self.best.spans:
                 continue
-            left = [count + held for count, held in zip(pool, move.held, strict=True)] if move.shrinks else list(pool)
+            remaining = (
+                [count + held for count, held in zip(pool, move.held, strict=True)] if move.shrinks else list(pool)
+            )
             for leaf, count in share.items():
-                left[leaf] -= count
-            self._from(index + 1, tuple(left), own, {**shares, place: share})
+                remaining[leaf] -= count
+            self._from(index + 1, tuple(remaining), own, {**shares, place: share})
 
     def _shares(self, room: Sequence[int], wanted: int, first: int = 0) -> Iterator[Share]:
         """All ways to take so many nodes from the innermost groups from one on."""

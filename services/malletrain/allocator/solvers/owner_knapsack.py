@@ -113,11 +113,11 @@ def best_places_within(
         tie,
     )
     places = np.empty(jobs, np.int64)
-    left = pool
+    remaining = pool
     for index, part in enumerate(parts):
-        given = int(nodes[picks[index, left]])
-        part.write_places(given, places)
-        left -= given
+        part_nodes = int(nodes[picks[index, remaining]])
+        part.write_places(part_nodes, places)
+        remaining -= part_nodes
     return places
 
 
@@ -159,17 +159,17 @@ def _tables(starts: Ints, sizes: Ints, values: Floats, costs: Ints, pool: int, t
         for capacity in range(pool + 1):
             most = -np.inf
             for place in range(starts[item], starts[item + 1]):
-                left = capacity - sizes[place]
-                if left >= 0:
-                    most = max(most, values[place] + best[left])
+                remaining = capacity - sizes[place]
+                if remaining >= 0:
+                    most = max(most, values[place] + best[remaining])
             chosen = -1
             for place in range(starts[item + 1] - 1, starts[item] - 1, -1):
-                left = capacity - sizes[place]
-                if left < 0 or values[place] + best[left] < most - tie:
+                remaining = capacity - sizes[place]
+                if remaining < 0 or values[place] + best[remaining] < most - tie:
                     continue
-                if chosen < 0 or costs[place] + cost[left] < own_cost[capacity]:
+                if chosen < 0 or costs[place] + cost[remaining] < own_cost[capacity]:
                     chosen = place
-                    own_cost[capacity] = costs[place] + cost[left]
+                    own_cost[capacity] = costs[place] + cost[remaining]
             own[capacity] = most
             picks[item, capacity] = chosen
         best, cost = own, own_cost

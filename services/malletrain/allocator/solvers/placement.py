@@ -36,8 +36,8 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
     order = dict(zip(problem.nodes, range(len(problem.nodes)), strict=True))
     stays = problem.expected_stay_seconds
     held = [job.current_nodes for job in problem.jobs]
-    taken = set(chain.from_iterable(held))
-    free = [node for node in problem.nodes if node not in taken]
+    held_nodes = set(chain.from_iterable(held))
+    free = [node for node in problem.nodes if node not in held_nodes]
 
     def rank(node: str) -> tuple[float, int]:
         return -stays.get(node, 0.0), order[node]
@@ -124,24 +124,24 @@ def _near(problem: AllocationProblem, counts: Sequence[int], free: Sequence[str]
         for index, (nodes, count) in enumerate(zip(held, counts, strict=True))
     ]
     changed = rearrange(held, rest, free, rank)
-    given = [node for index, kept in changed.items() for node in set(held[index]).difference(kept)]
-    pool = sorted([*free, *given], key=rank)
+    released = [node for index, nodes_left in changed.items() for node in set(held[index]).difference(nodes_left)]
+    pool = sorted([*free, *released], key=rank)
     if choosing:
         tree = NodeTree.of(problem.nodes, problem.paths)
         moves = [Move(tuple(tree.per_leaf(held[index])), counts[index]) for index in choosing]
         shares = divide(tree, moves, tree.per_leaf(pool)).shares
         for index, move, share in zip(choosing, moves, shares, strict=True):
             if move.shrinks:
-                changed[index], given = _split(tree, sorted(held[index], key=rank), share)
-                pool += given
-        left: dict[int, list[str]] = {}
+                changed[index], released = _split(tree, sorted(held[index], key=rank), share)
+                pool += released
+        free_by_leaf: dict[int, list[str]] = {}
         for node in sorted(pool, key=rank, reverse=True):
-            left.setdefault(tree.leaf_of[node], []).append(node)
+            free_by_leaf.setdefault(tree.leaf_of[node], []).append(node)
         for index, move, share in zip(choosing, moves, shares, strict=True):
             if not move.shrinks:
-                taken = [left[leaf].pop() for leaf, count in share.items() for _ in range(count)]
-                changed[index] = [*held[index], *taken]
-        pool = sorted((node for nodes in left.values() for node in nodes), key=rank)
+                gained = [free_by_leaf[leaf].pop() for leaf, count in share.items() for _ in range(count)]
+                changed[index] = [*held[index], *gained]
+        pool = sorted((node for nodes in free_by_leaf.values() for node in nodes), key=rank)
     now = [changed.get(index, nodes) for index, nodes in enumerate(held)]
     return changed | rearrange(now, counts, pool, rank)
 
@@ -166,9 +166,9 @@ def _by_kind(
     table = KindTable.of(problem)
     flow = KindFlow.of(table, counts)
     assert flow is not None, "solvers check that there are suitable nodes"
-    left: list[list[str]] = [[] for _ in table.capacity]
+    free_by_kind: list[list[str]] = [[] for _ in table.capacity]
     for node in free:
-        left[table.kind_of[node]].append(node)
+        free_by_kind[table.kind_of[node]].append(node)
     changed: dict[int, list[str]] = {}
     growing = []
     near = {index for index, job in enumerate(problem.jobs) if job.topology is not TopologyPreference.NONE and tree}
@@ -176,19 +176,19 @@ def _by_kind(
         if count > len(job.current_nodes):
             growing.append(index)
         elif count < len(job.current_nodes):
-            kept = changed[index] = list[str]()
+            own_nodes = changed[index] = list[str]()
             if tree and index in near:
                 own: list[list[str]] = [[] for _ in table.capacity]
                 for node in sorted(job.current_nodes, key=rank, reverse=True):
                     own[table.kind_of[node]].append(node)
-                kept += _taken_near(index, flow, own, rank, tree, ())
+                own_nodes += _take_near_nodes(index, flow, own, rank, tree, ())
                 for kind, nodes in enumerate(own):
-                    left[kind] += nodes
+                    free_by_kind[kind] += nodes
                 continue
             for node in sorted(job.current_nodes, key=rank):
                 kind = table.kind_of[node]
-                (kept if flow.take(index, kind) else left[kind]).append(node)
-    for nodes in left:
+                (own_nodes if flow.take_node(index, kind) else free_by_kind[kind]).append(node)
+    for nodes in free_by_kind:
         nodes.sort(key=rank, reverse=True)
     order = sorted(growing, key=lambda index: index not in near)
     choosy = [at for at, index in enumerate(order) if index in near or problem.jobs[index].unsuitable_kinds]
@@ -196,11 +196,11 @@ def _by_kind(
     for index in order[:first_of_rest]:
         held = problem.jobs[index].current_nodes
         if tree and index in near:
-            changed[index] = [*held, *_taken_near(index, flow, left, rank, tree, held)]
+            changed[index] = [*held, *_take_near_nodes(index, flow, free_by_kind, rank, tree, held)]
         else:
-            changed[index] = [*held, *_taken(index, flow, left, rank)]
+            changed[index] = [*held, *_take_nodes(index, flow, free_by_kind, rank)]
     # Any node suits those that are left: they leave enough for each other whatever they take.
-    rest = sorted((node for nodes in left for node in nodes), key=rank)
+    rest = sorted((node for nodes in free_by_kind for node in nodes), key=rank)
     for index in order[first_of_rest:]:
         held = problem.jobs[index].current_nodes
         missing = counts[index] - len(held)
@@ -208,33 +208,38 @@ def _by_kind(
     return changed
 
 
-def _taken_near(
-    index: int, flow: KindFlow, left: Sequence[list[str]], rank: Rank, tree: NodeTree, held: Iterable[str]
+def _take_near_nodes(
+    index: int, flow: KindFlow, free_by_kind: Sequence[list[str]], rank: Rank, tree: NodeTree, held: Iterable[str]
 ) -> list[str]:
-    """As `_taken`, for a job that prefers nodes near each other; it may also be one that chooses what it keeps."""
-    found, closed = list[str](), set[int]()
+    """As `_take_nodes`, for a job that prefers nodes near each other; it may also be one that chooses what it keeps."""
+    gained, closed = list[str](), set[int]()
     while flow.wanted[index]:
         limits = flow.limits[index]
-        kinds = {node: kind for kind, nodes in enumerate(left) if kind not in closed and limits[kind] for node in nodes}
-        touched = {tree.leaf_of[node] for node in (*held, *found)}
+        kinds = {
+            node: kind
+            for kind, nodes in enumerate(free_by_kind)
+            if kind not in closed and limits[kind]
+            for node in nodes
+        }
+        touched = {tree.leaf_of[node] for node in (*held, *gained)}
         share = fewest_groups(tree, tree.per_leaf(kinds), touched, flow.wanted[index])
         for node in _split(tree, sorted(kinds, key=rank), share)[0]:
-            if not flow.take(index, kinds[node]):
+            if not flow.take_node(index, kinds[node]):
                 closed.add(kinds[node])  # what the others need does not become less
                 break
-            found.append(node)
-            left[kinds[node]].remove(node)
-    return found
+            gained.append(node)
+            free_by_kind[kinds[node]].remove(node)
+    return gained
 
 
-def _taken(index: int, flow: KindFlow, left: Sequence[list[str]], rank: Rank) -> list[str]:
-    """The nodes that a growing job takes; they are removed from `left`, whose lists end with their best nodes."""
-    found, closed = list[str](), set[int]()
+def _take_nodes(index: int, flow: KindFlow, free_by_kind: Sequence[list[str]], rank: Rank) -> list[str]:
+    """The nodes that a growing job takes; removed from `free_by_kind`, whose lists end with the best."""
+    gained, closed = list[str](), set[int]()
     while flow.wanted[index]:
-        open_kinds = [kind for kind, nodes in enumerate(left) if nodes and kind not in closed]
-        best = min(open_kinds, key=lambda kind: rank(left[kind][-1]))
-        if flow.take(index, best):
-            found.append(left[best].pop())
+        open_kinds = [kind for kind, nodes in enumerate(free_by_kind) if nodes and kind not in closed]
+        best = min(open_kinds, key=lambda kind: rank(free_by_kind[kind][-1]))
+        if flow.take_node(index, best):
+            gained.append(free_by_kind[best].pop())
         else:
             closed.add(best)  # what the others need does not become less
-    return found
+    return gained

@@ -31,11 +31,11 @@ def reduced(per_job: Sequence[ScaleValues], pool: int) -> list[ScaleValues]:
         return []
     starts = np.cumsum([0, *(len(scales.sizes) for scales in per_job)])
     sizes = np.concatenate([scales.sizes for scales in per_job])
-    kept = maybe_optimal(starts, sizes, np.concatenate([scales.values for scales in per_job]), pool)
-    kept[starts[:-1]] = True
+    useful = maybe_optimal(starts, sizes, np.concatenate([scales.values for scales in per_job]), pool)
+    useful[starts[:-1]] = True
     slim = []
     for scales, first in zip(per_job, starts.tolist(), strict=False):
-        chosen = kept[first : first + len(scales.sizes)]
+        chosen = useful[first : first + len(scales.sizes)]
         slim.append(
             replace(scales, sizes=scales.sizes[chosen], values=scales.values[chosen], costs=scales.costs[chosen])
         )
@@ -56,10 +56,10 @@ def maybe_optimal(starts: Ints, sizes: Ints, values: Floats, pool: int) -> Flags
     """
     relaxation = _Relaxation(starts, sizes, values, pool)
     price = relaxation.price()
-    kept: Flags = relaxation.bounds(price) >= relaxation.feasible_value(price) - _MARGIN * relaxation.magnitude
+    useful: Flags = relaxation.bounds(price) >= relaxation.feasible_value(price) - _MARGIN * relaxation.magnitude
     # The sizes of the known solution are kept; should rounding drop one, 0 stands for it.
-    kept[relaxation.starts] |= ~np.logical_or.reduceat(kept, relaxation.starts)
-    return kept
+    useful[relaxation.starts] |= ~np.logical_or.reduceat(useful, relaxation.starts)
+    return useful
 
 
 class _Relaxation:

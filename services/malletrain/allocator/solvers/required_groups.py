@@ -27,7 +27,7 @@ from malletrain.allocator.problem.group_table import (
 )
 from malletrain.allocator.problem.objective import ScaleValues, objective_of, scale_values
 from malletrain.allocator.solvers.choice_table import best_counts, groups_of, present_counts
-from malletrain.allocator.solvers.group_choice import chosen_groups, kept_parts, settled
+from malletrain.allocator.solvers.group_choice import chosen_groups, kept_parts, settle_groups
 from malletrain.allocator.solvers.kind_flow import KindTable, can_be_placed, placeable_counts
 from malletrain.allocator.solvers.milp import MilpModel
 from malletrain.allocator.solvers.milp_counts import read_counts
@@ -78,21 +78,21 @@ def solve_in_groups(table: GroupTable, solve_model: SolveModel) -> GroupedCounts
     owners, pool = groups_of(problem), problem.capacity
     sure = {job: own[0] for job, own in table.options.items() if len(own) == 1 and not table.replica(job)}
     bound = best_counts(per_job, pool, owners or (*_limits(table, sure), *_replica_limits(table)))
-    if (placed := settled(table, bound)) is not None:
+    if (placed := settle_groups(table, bound)) is not None:
         return GroupedCounts(bound, placed, proven=True, solver="dp")
     reason = f"highs-groups: a model of more than {_MAX_VARIABLES} variables"
-    found: GroupedCounts | None = None
+    solution: GroupedCounts | None = None
     if (variables := _variables(table, per_job)) <= _MAX_VARIABLES:
         seconds = inf if variables <= _SMALL else _SECONDS
-        found, reason = _by_highs(table, per_job, owners, lambda model: solve_model(model, seconds))
-        if found is not None and found.proven:
-            return found
+        solution, reason = _by_highs(table, per_job, owners, lambda model: solve_model(model, seconds))
+        if solution is not None and solution.proven:
+            return solution
     best = max(_greedy(table, per_job, bound, owners), key=lambda one: objective_of(per_job, one[0]))
-    if found is None or objective_of(per_job, found.counts) < objective_of(per_job, best[0]):
-        found = GroupedCounts(*best, proven=False, solver="greedy")
-    value, most = objective_of(per_job, found.counts), objective_of(per_job, bound)
+    if solution is None or objective_of(per_job, solution.counts) < objective_of(per_job, best[0]):
+        solution = GroupedCounts(*best, proven=False, solver="greedy")
+    value, most = objective_of(per_job, solution.counts), objective_of(per_job, bound)
     more = f"; a better plan is worth at most {max(0.0, most / value - 1):.2%} more" if value > 0 else ""
-    return replace(found, reason=f"{reason}{more}")
+    return replace(solution, reason=f"{reason}{more}")
 
 
 def kind_table(table: GroupTable) -> KindTable:
@@ -129,9 +129,9 @@ def _by_highs(
         for job, own in table.options.items()
         if counts[job]
     }
-    kept = sum(counts) <= table.problem.capacity and all(group.keeps(counts) for group in owners)
+    within = sum(counts) <= table.problem.capacity and all(group.keeps(counts) for group in owners)
     fits = all(part.nodes <= part.option.room for parts in chosen.values() for part in parts)
-    if not (kept and fits and all(counts[job] == _nodes(parts) for job, parts in chosen.items())):
+    if not (within and fits and all(counts[job] == _nodes(parts) for job, parts in chosen.items())):
         return None, reason
     placed = table.within(chosen, counts)
     if not can_be_placed(placed.problem, placed.counts):
@@ -167,7 +167,7 @@ def _limits(
     occupied = Counter[int]()
     for job in staying:
         occupied.update(held[job])
-    found = []
+    limits = []
     for cells, members in jobs.items():
         room = sum(len(table.cells[cell]) for cell in cells)
         # What members have of nodes that have come to be unsuitable.
@@ -175,8 +175,8 @@ def _limits(
         if occupied:
             inside = [job for job in staying if job in chosen and chosen[job].grows and chosen[job].cells <= cells]
             room -= sum(occupied[cell] - sum(held[job][cell] for job in inside) for cell in cells)
-        found.append(OwnerGroup("", tuple(members), max(0, room)))
-    return tuple(found)
+        limits.append(OwnerGroup("", tuple(members), max(0, room)))
+    return tuple(limits)
 
 
 def _replica_limits(table: GroupTable) -> tuple[OwnerGroup, ...]:
@@ -185,15 +185,15 @@ def _replica_limits(table: GroupTable) -> tuple[OwnerGroup, ...]:
     for job in table.options:
         if replica := table.replica(job):
             members.setdefault((problem.jobs[job].topology_level, replica), []).append(job)
-    found = []
+    limits = []
     for (level, replica), jobs in members.items():
         groups = Counter(group_of(problem.paths.get(name, ()), level) for name in problem.nodes)
         groups.pop(None, None)
         room = sum(whole(size, replica) for size in groups.values())
         # What they have of nodes of which the group is not known they may keep.
         room += sum(len(option.held) for job in jobs for option in table.options[job] if option.group is None)
-        found.append(OwnerGroup("", tuple(jobs), room))
-    return tuple(found)
+        limits.append(OwnerGroup("", tuple(jobs), room))
+    return tuple(limits)
 
 
 def _greedy(
@@ -219,10 +219,10 @@ def _greedy(
     staying = [index for index, job in enumerate(table.problem.jobs) if wanted[index] >= len(job.current_nodes)]
     single = {job: parts[0].option for job, parts in chosen.items() if not table.replica(job)}
     limits = (*_limits(table, single, staying), *_replica_limits(table))
-    found = best_counts(fixed, table.problem.capacity, limits)
+    counts = best_counts(fixed, table.problem.capacity, limits)
     # Jobs that must be in one group stay in those for which the limits are; replicas choose again.
-    anew = chosen_groups(table, found) | {job: [GroupPart(option, found[job])] for job, option in single.items()}
-    yield _in_turn(table, anew, fixed, found)
+    anew = chosen_groups(table, counts) | {job: [GroupPart(option, counts[job])] for job, option in single.items()}
+    yield _in_turn(table, anew, fixed, counts)
 
 
 def _at_most(scales: ScaleValues, most: int) -> ScaleValues:
@@ -240,22 +240,22 @@ def _in_turn(
         range(0, count + 1, table.replica(job)) if job in chosen and table.replica(job) else per_job[job].sizes.tolist()
         for job, count in zip(parted.job_of, parted.counts, strict=True)
     ]
-    given: dict[int, list[int]] = {}
+    placed: dict[int, list[int]] = {}
     most = placeable_counts(KindTable.of(parted.problem), sizes, parted.counts)
     for job, count in zip(parted.job_of, most, strict=True):
-        given.setdefault(job, []).append(count)
-    counts, kept = [sum(given[job]) for job in range(len(per_job))], dict[int, list[GroupPart]]()
+        placed.setdefault(job, []).append(count)
+    counts, parts_of = [sum(placed[job]) for job in range(len(per_job))], dict[int, list[GroupPart]]()
     for job, parts in chosen.items():
-        found = [GroupPart(part.option, count) for part, count in zip(parts, given[job], strict=True)]
+        parts_left = [GroupPart(part.option, count) for part, count in zip(parts, placed[job], strict=True)]
         if table.replica(job):
-            found = _permitted(table, job, found, per_job[job].sizes.tolist())
-            counts[job] = _nodes(found)
+            parts_left = _permitted_parts(table, job, parts_left, per_job[job].sizes.tolist())
+            counts[job] = _nodes(parts_left)
         if counts[job]:
-            kept[job] = found
-    return counts, table.within(kept, counts)
+            parts_of[job] = parts_left
+    return counts, table.within(parts_of, counts)
 
 
-def _permitted(table: GroupTable, job: int, parts: Sequence[GroupPart], sizes: Sequence[int]) -> list[GroupPart]:
+def _permitted_parts(table: GroupTable, job: int, parts: Sequence[GroupPart], sizes: Sequence[int]) -> list[GroupPart]:
     """The most of a job's replicas, of those for which there are nodes, that make a scale which it may have.
 
     If it can't complete what it has, it keeps the largest scale of the whole replicas that it has.
@@ -267,10 +267,10 @@ def _permitted(table: GroupTable, job: int, parts: Sequence[GroupPart], sizes: S
     if not size:
         most = min(_nodes(parts), table.most_kept(job))
         return kept_parts(table, job, max(size for size in sizes if size <= most))
-    surplus, found = _nodes(parts) - size, list[GroupPart]()
+    surplus, permitted = _nodes(parts) - size, list[GroupPart]()
     for part in reversed(parts):
         less = min(surplus, part.nodes - up_to_whole(len(part.option.held), table.replica(job)))
         surplus -= less
         if part.nodes > less:
-            found.append(GroupPart(part.option, part.nodes - less))
-    return found[::-1]
+            permitted.append(GroupPart(part.option, part.nodes - less))
+    return permitted[::-1]

@@ -51,7 +51,6 @@ class _Child:
     """The child process.
 
     Attributes:
-        process: The process.
         stdin: Its standard input, which does not block.
         stdout: Its standard output. Both are unbuffered: poll would not see data that was read ahead.
     """
@@ -119,7 +118,7 @@ class SolverProcess:
         if self._child is not None and self._child.process.poll() is None:
             return self._child
         self._kill()
-        self._child = _started()
+        self._child = _start_child()
         _receive(self._child.stdout, time.monotonic() + _START_SECONDS)
         return self._child
 
@@ -141,7 +140,7 @@ class SolverProcess:
             self._kill()
 
 
-def _started() -> _Child:
+def _start_child() -> _Child:
     command = (sys.executable, "-P", "-m", "malletrain.allocator.solvers.solver_process", str(os.getpid()))
     their_input, our_output = os.pipe()
     our_input, their_output = os.pipe()

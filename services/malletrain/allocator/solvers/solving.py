@@ -11,7 +11,7 @@ from malletrain.allocator.problem.group_table import GroupTable, requires_group
 from malletrain.allocator.problem.objective import ScaleValues, objective_of, scale_values
 from malletrain.allocator.problem.validation import validate
 from malletrain.allocator.solvers.choice_table import best_counts, choose, groups_of, present_counts
-from malletrain.allocator.solvers.group_choice import settled
+from malletrain.allocator.solvers.group_choice import settle_groups
 from malletrain.allocator.solvers.kind_flow import KindTable, can_be_placed, placeable_counts
 from malletrain.allocator.solvers.milp import Floats, MilpModel
 from malletrain.allocator.solvers.milp_counts import counts_model, read_counts, solution_of
@@ -48,7 +48,6 @@ def solve(
     replicas, it is the same, with what `required_groups` says.
 
     Args:
-        problem: The problem.
         formulation: Which model to use.
         seconds: Wall-clock limit of HiGHS in seconds.
         process: The process in which HiGHS runs; None starts one for this solve.
@@ -65,12 +64,12 @@ def solve(
         per_job = [scale_values(job, problem) for job in problem.jobs]
         model, read = _model(problem, per_job, formulation)
         answer = _answer(model, seconds, process)
-        found = _checked(per_job, problem, read, answer.solution)
-        counts, outcome = _judge(problem, per_job, formulation, answer, found)
+        solution = _feasible_counts(per_job, problem, read, answer.solution)
+        counts, outcome = _judge(problem, per_job, formulation, answer, solution)
         objective = objective_of(per_job, counts)
     if any(map(requires_group, problem.jobs)):
         table = GroupTable.of(problem)
-        found_as = settled(table, counts)
+        found_as = settle_groups(table, counts)
         if found_as is None:
             grouped = solve_in_groups(table, lambda model, most: _answer(model, min(seconds, most), process))
             counts, found_as = grouped.counts, grouped.placed_as
@@ -99,7 +98,6 @@ def _solve_by_kind(
     """The optimum where not all nodes suit all jobs; without one in time, the best solution that is known.
 
     Args:
-        problem: The problem.
         wanted: Nodes of each job in the optimum without regard to kinds.
         seconds: Wall-clock limit of HiGHS in seconds.
         process: The process in which HiGHS runs; None starts one.
@@ -107,14 +105,14 @@ def _solve_by_kind(
     per_job, groups = [scale_values(job, problem) for job in problem.jobs], groups_of(problem)
     table = KindTable.of(problem)
     answer = _answer(kinds_model(per_job, table, groups, problem.max_nodes), seconds, process)
-    found = _checked(per_job, problem, lambda solution: read_counts(per_job, solution), answer.solution)
-    if found is not None and not can_be_placed(problem, found):
-        found = None
-    if found is not None and answer.proven:
-        return found, _Outcome("OPTIMAL", "highs-kinds")
+    counts = _feasible_counts(per_job, problem, lambda solution: read_counts(per_job, solution), answer.solution)
+    if counts is not None and not can_be_placed(problem, counts):
+        counts = None
+    if counts is not None and answer.proven:
+        return counts, _Outcome("OPTIMAL", "highs-kinds")
     reason = f"highs-kinds: {answer.problem or 'its solution is not feasible'}"
     in_turn = placeable_counts(table, [scales.sizes.tolist() for scales in per_job], wanted)
-    choices = [(found, _Outcome("FEASIBLE", "highs-kinds", reason)), (in_turn, _Outcome("FEASIBLE", "greedy", reason))]
+    choices = [(counts, _Outcome("FEASIBLE", "highs-kinds", reason)), (in_turn, _Outcome("FEASIBLE", "greedy", reason))]
     present = present_counts(per_job, problem.capacity, groups)
     if can_be_placed(problem, present):
         choices.append((present, _Outcome("UNCHANGED", "present", reason)))
@@ -131,7 +129,7 @@ def _answer(model: MilpModel, seconds: float, process: SolverProcess | None) -> 
             own.close()
 
 
-def _checked(
+def _feasible_counts(
     per_job: Sequence[ScaleValues], problem: AllocationProblem, read: ReadSolution, solution: Floats | None
 ) -> list[int] | None:
     """The counts of a solution; None where there is none, or where rounding has made it infeasible."""
@@ -148,12 +146,12 @@ def _judge(
     per_job: Sequence[ScaleValues],
     formulation: Formulation,
     answer: SolverAnswer,
-    found: list[int] | None,
+    solution: list[int] | None,
 ) -> tuple[list[int], _Outcome]:
     """HiGHS's solution if it is proven optimal, else that of the first possible fallback."""
     solver = f"highs-{formulation.value}"
-    if found is not None and answer.proven:
-        return found, _Outcome("OPTIMAL", solver)
+    if solution is not None and answer.proven:
+        return solution, _Outcome("OPTIMAL", solver)
     reason = f"{solver}: {answer.problem or 'its solution is not feasible'}"
     pool, groups = problem.capacity, groups_of(problem)
     steps = sum(len(scales.sizes) for scales in per_job) * (pool + 1)
@@ -161,8 +159,8 @@ def _judge(
         return best_counts(per_job, pool, groups), _Outcome("OPTIMAL", "dp", reason)
     present = present_counts(per_job, pool, groups)
     # BFTrainer, §3.6: at a time-out the better of the present map and of the best solution so far.
-    if found is not None and objective_of(per_job, found) > objective_of(per_job, present):
-        return found, _Outcome("FEASIBLE", solver, reason)
+    if solution is not None and objective_of(per_job, solution) > objective_of(per_job, present):
+        return solution, _Outcome("FEASIBLE", solver, reason)
     return present, _Outcome("UNCHANGED", "present", reason)
 
 

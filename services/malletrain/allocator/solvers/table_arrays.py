@@ -45,8 +45,8 @@ def reachable(starts: Ints, sizes: Ints, values: Floats, tables: Floats, pool: i
     for job in range(jobs):
         own = slice(starts[job], starts[job + 1])
         for capacities in _blocks(np.flatnonzero(reached[job]), own):
-            left, total = _totals(capacities, sizes[own], values[own], tables[job + 1])
-            reached[job + 1, left[total >= (tables[job, capacities] - tie)[:, None]]] = True
+            remaining, total = _totals(capacities, sizes[own], values[own], tables[job + 1])
+            reached[job + 1, remaining[total >= (tables[job, capacities] - tie)[:, None]]] = True
     return reached
 
 
@@ -61,9 +61,9 @@ def first_choices(
         own = slice(starts[job], starts[job + 1])
         charges = sizes[own] + change * (sizes[own] != currents[job])
         for capacities in _blocks(np.flatnonzero(reached[job]), own):
-            left, total = _totals(capacities, sizes[own], values[own], tables[job + 1])
+            remaining, total = _totals(capacities, sizes[own], values[own], tables[job + 1])
             best = total >= (tables[job, capacities] - tie)[:, None]
-            places, cost = _cheapest(best, costs[(job + 1) % 2][left] + charges)
+            places, cost = _cheapest(best, costs[(job + 1) % 2][remaining] + charges)
             picks[job, capacities] = starts[job] + places
             costs[job % 2, capacities] = cost
     return picks
@@ -80,9 +80,9 @@ def cost_tables(
         own = slice(starts[item], starts[item + 1])
         own_best, own_cost = np.empty(pool + 1), np.zeros(pool + 1, np.int64)
         for capacities in _blocks(np.arange(pool + 1), own):
-            left, total = _totals(capacities, sizes[own], values[own], best)
+            remaining, total = _totals(capacities, sizes[own], values[own], best)
             most = np.fmax.reduce(total, axis=1)
-            places, cheapest = _cheapest(total >= (most - tie)[:, None], cost[left] + costs[own])
+            places, cheapest = _cheapest(total >= (most - tie)[:, None], cost[remaining] + costs[own])
             own_best[capacities], own_cost[capacities] = most, cheapest
             picks[item, capacities] = starts[item] + places
         best, cost = own_best, own_cost
@@ -133,9 +133,9 @@ def _blocks(capacities: Ints, own: slice) -> Iterator[Ints]:
 
 def _totals(capacities: Ints, sizes: Ints, values: Floats, after: Floats) -> tuple[Ints, Floats]:
     """For each capacity and size what is left, and the best total (not a number: the size does not fit)."""
-    left = capacities[:, None] - sizes
-    fits, left = left >= 0, np.maximum(left, 0)
-    return left, np.where(fits, values + after[left], np.nan)
+    remaining = capacities[:, None] - sizes
+    fits, remaining = remaining >= 0, np.maximum(remaining, 0)
+    return remaining, np.where(fits, values + after[remaining], np.nan)
 
 
 def _cheapest(able: Flags, cost: Ints) -> tuple[Ints, Ints]:

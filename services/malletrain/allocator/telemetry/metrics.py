@@ -30,16 +30,15 @@ def planned_rates(applied: _Applied | None) -> list[JobRow]:
         return []
     problem, allocation = applied
     jobs = {job.id: job for job in problem.jobs}
-    given = [(jobs[entry.job_id], len(entry.nodes)) for entry in allocation.assignments if entry.nodes]
-    return [JobRow(job.id, (float(rates(job, [count])[0]),)) for job, count in given]
+    scales = [(jobs[entry.job_id], len(entry.nodes)) for entry in allocation.assignments if entry.nodes]
+    return [JobRow(job.id, (float(rates(job, [count])[0]),)) for job, count in scales]
 
 
 class AllocatorMetrics:
     """The metrics of one Allocator."""
 
     def __init__(self, last_hour: Callable[[], Utilization | None] = lambda: None) -> None:
-        """Begin with nothing counted.
-
+        """
         Args:
             last_hour: U of the last hour; None: not known.
         """
@@ -116,12 +115,12 @@ class AllocatorMetrics:
         metrics.watch(lambda: self._applied, rendered, None)
         metrics.watch(self._last_hour, _utilization_metrics, None)
 
-    def solved(self, allocation: Allocation) -> None:
+    def note_solution(self, allocation: Allocation) -> None:
         """A problem was solved, for a plan or for a caller."""
         self._solves.labels(allocation.solver, allocation.status).inc()
         self._solve_seconds.labels(allocation.solver).observe(allocation.solve_seconds)
 
-    def tuned(self, event: TuningEvent) -> None:
+    def note_tuning(self, event: TuningEvent) -> None:
         """A run of auto-tuning has ended."""
         self._tuning_runs.labels(event.value).inc()
 
@@ -130,7 +129,7 @@ class AllocatorMetrics:
         self._forward.clear()
         self._forward.labels(forward.policy.value).set(forward.seconds)
 
-    def planned(
+    def note_plan(
         self, generation: int, problem: AllocationProblem, allocation: Allocation, outcome: PlanOutcome
     ) -> None:
         """A plan was made and offered to JobManager.
@@ -139,7 +138,7 @@ class AllocatorMetrics:
             generation: Of the plan.
             problem: The whole problem.
             allocation: Its solution.
-            outcome: What became of it.
+            outcome: JobManager's answer to it.
         """
         self._plans.labels(outcome.value).inc()
         self._generation.set(generation)
@@ -150,9 +149,9 @@ class AllocatorMetrics:
             self._applied = problem, allocation
 
 
-def _utilization_metrics(found: Utilization | None) -> Iterator[Metric]:
+def _utilization_metrics(utilization: Utilization | None) -> Iterator[Metric]:
     """U and its bound are NaN where nothing could have been trained."""
-    known = found if found is not None else Utilization(0.0, 0.0, None, None)
+    known = utilization if utilization is not None else Utilization(0.0, 0.0, None, None)
     values = {
         "utilization_efficiency": (
             "U of the last hour: samples that jobs trained on idle nodes, over those that they could have trained on "

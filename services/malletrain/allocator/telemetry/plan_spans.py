@@ -22,7 +22,6 @@ class PlanSpan:
 
         Args:
             tracer: Makes its parts.
-            span: The span.
             events: Those for which no plan has been applied; those of this plan are taken out when it is.
         """
         self._tracer = tracer
@@ -44,7 +43,7 @@ class PlanSpan:
         finally:
             span.end()
 
-    def solved(self, problem: AllocationProblem, allocation: Allocation) -> None:
+    def note_solution(self, problem: AllocationProblem, allocation: Allocation) -> None:
         """Note the problem and its answer."""
         self._span.note(
             jobs=len(problem.jobs),
@@ -55,8 +54,8 @@ class PlanSpan:
             solve_seconds=allocation.solve_seconds,
         )
 
-    def answered(self, plan: allocator_pb2.Plan) -> None:
-        """Note what became of the plan."""
+    def note_outcome(self, plan: allocator_pb2.Plan) -> None:
+        """Record JobManager's answer to the plan."""
         self._span.note(plan__generation=plan.generation, applied=plan.applied, refusal=plan.refusal)
         if plan.applied:
             for context in self._own:

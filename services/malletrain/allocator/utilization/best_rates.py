@@ -42,8 +42,8 @@ class BestRates:
             return 0.0
         known, grain = self._of(jobs), max(1, nodes // _EXACT_NODES)
         low = nodes - nodes % grain
-        rate = _solved(known, low)
-        return rate if low == nodes else rate + (nodes - low) / grain * (_solved(known, low + grain) - rate)
+        rate = _solve(known, low)
+        return rate if low == nodes else rate + (nodes - low) / grain * (_solve(known, low + grain) - rate)
 
     def _of(self, jobs: tuple[JobDemand, ...]) -> _Known:
         # The entry holds the tuple, so that no other one gets its identity meanwhile.
@@ -58,7 +58,7 @@ class BestRates:
         return known
 
 
-def _solved(known: _Known, nodes: int) -> float:
+def _solve(known: _Known, nodes: int) -> float:
     if nodes not in known.rates:
         known.rates[nodes] = _table(known, nodes).choose([0] * len(known.jobs), nodes, _FREE).objective
     return known.rates[nodes]

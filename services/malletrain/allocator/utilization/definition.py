@@ -27,7 +27,7 @@ IN_WORDS = (
     "U: samples that the jobs have trained, of those that they could have trained on as many nodes that are always "
     "there, by their curves; minute by minute."
 )
-"""The sentence for people."""
+"""What U is, for people."""
 
 BestRate = Callable[[tuple[JobDemand, ...], int], float]
 """Most samples per second that jobs can train on so many nodes if rescaling is free."""
@@ -164,8 +164,8 @@ def minute_use(
         low = best(step.jobs, below)
         static += step.seconds * (low + (nodes - below) * (best(step.jobs, below + 1) - low) if nodes > below else low)
     scale = MINUTE_S / covered
-    found = scale * counted if trained is None else min(max(trained, 0.0), scale * free)
-    return MinuteUse(start, nodes, found, scale * free, scale * static)
+    samples = scale * counted if trained is None else min(max(trained, 0.0), scale * free)
+    return MinuteUse(start, nodes, samples, scale * free, scale * static)
 
 
 def _trained(step: UseStep, pauses: Mapping[str, Sequence[Pause]], shares: Mapping[str, float]) -> float:
@@ -193,14 +193,14 @@ def pauses_of(
         step_s: How long a batch usually takes, in seconds.
         starts: When it began to train on nodes after it had none: until its first batch began, it did not.
     """
-    found = [(end - seconds, end) for end, seconds in stalls]
+    pauses = [(end - seconds, end) for end, seconds in stalls]
     firsts = sorted(first_batches)
     for start in starts:
         first = next((time - step_s for time in firsts if time >= start), None)
         if first is not None and first > start:
-            found.append((start, first))
+            pauses.append((start, first))
     joined: list[Pause] = []
-    for begin, end in sorted(found):
+    for begin, end in sorted(pauses):
         if joined and begin <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:

@@ -46,8 +46,7 @@ class UseMeter:
     """Takes what is so at each moment, and hands out minutes when they are over."""
 
     def __init__(self, max_gap_s: float = MAX_GAP_S) -> None:
-        """Begin with nothing.
-
+        """
         Args:
             max_gap_s: Longest time between two moments for which the first one is taken to hold, in seconds.
         """
@@ -56,7 +55,7 @@ class UseMeter:
         self._last: tuple[float, PresentUse | None] = (0.0, None)
         self._starts: dict[str, tuple[float, ...]] = {}
 
-    def note(self, now: float, present: PresentUse | None) -> tuple[float, PresentUse] | None:
+    def note_use(self, now: float, present: PresentUse | None) -> tuple[float, PresentUse] | None:
         """What is so from now on; to be told every second or so.
 
         Args:
@@ -101,20 +100,20 @@ class UseMeter:
     def _note_starts(self, now: float, before: PresentUse, present: PresentUse) -> None:
         trained = {job.id for job, rate in zip(before.jobs, before.rates, strict=True) if rate > 0}
         known = {job.id for job in present.jobs}
-        kept = {
+        starts = {
             job_id: tuple(time for time in times if time > now - _STARTS_KEPT_S)
             for job_id, times in self._starts.items()
             if job_id in known or job_id in trained
         }
         for job, rate in zip(present.jobs, present.rates, strict=True):
             if rate > 0 and job.id not in trained:
-                kept[job.id] = (*kept.get(job.id, ()), now)
-        self._starts = {job_id: times for job_id, times in kept.items() if times}
+                starts[job.id] = (*starts.get(job.id, ()), now)
+        self._starts = {job_id: times for job_id, times in starts.items() if times}
 
     def due(self, now: float) -> list[OpenMinute]:
         """The minutes that are to be worked out, oldest first; those of which not all is known are given up."""
         over = [start for start in sorted(self._minutes) if start + MINUTE_S + LATE_S <= now]
-        found = []
+        minutes = []
         for start in over:
             steps = self._minutes[start]
             if sum(step.seconds for step in steps) < _MIN_COVERED_S:
@@ -122,8 +121,8 @@ class UseMeter:
                 continue
             until = start + MINUTE_S
             starts = {name: tuple(time for time in times if time < until) for name, times in self._starts.items()}
-            found.append(OpenMinute(start, tuple(steps), starts))
-        return found
+            minutes.append(OpenMinute(start, tuple(steps), starts))
+        return minutes
 
     def close(self, minute: OpenMinute) -> None:
         """A minute has been worked out."""

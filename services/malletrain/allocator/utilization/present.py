@@ -87,7 +87,7 @@ class PresentUses:
         present, minute = list(jobs), now // MINUTE_S
         believed, self._minute = minute != self._minute, minute
         unit = gpus_per_node if any(job.in_fleet for job in present) else 1
-        units, demands, found = unit * len(idle), list[JobDemand](), list[float]()
+        units, demands, job_rates = unit * len(idle), list[JobDemand](), list[float]()
         remembered: dict[str, _Remembered] = {}
         for job in present:
             held = (
@@ -102,11 +102,11 @@ class PresentUses:
             if held not in known.rates:
                 known.rates[held] = float(rates(known.demand, [trained_scale(known.demand, held)])[0])
             demands.append(known.demand)
-            found.append(known.rates[held])
+            job_rates.append(known.rates[held])
         self._remembered = remembered
         same = len(demands) == len(self._jobs) and all(map(_is, demands, self._jobs))
         self._jobs = self._jobs if same else tuple(demands)
-        return PresentUse(max(0, units), self._jobs, tuple(found))
+        return PresentUse(max(0, units), self._jobs, tuple(job_rates))
 
     def _known(self, job: JobPresent, unit: int, believed: bool) -> _Remembered:
         """What is worked out for a job; with its present curve only where that counts from now on."""
@@ -126,7 +126,6 @@ def demand_of(job: JobPresent, unit: int = 1) -> JobDemand | None:
     """A job as if rescaling were free and all weighed the same; None where its curve is not known.
 
     Args:
-        job: The job.
         unit: Units of a node that scales are counted in. Jobs that are no members of a fleet take whole nodes.
     """
     unit = 1 if job.in_fleet else unit
@@ -149,9 +148,9 @@ def present_use(cluster: ClusterCache, uses: PresentUses, now: float) -> Present
     if not cluster.complete:
         return None
     nodes = {node.name: node.gpus for node in cluster.nodes}
-    given = [job.plannable.member.terms.gpus_per_node for job in cluster.jobs if job.plannable.member is not None]
+    known_gpus = [job.plannable.member.terms.gpus_per_node for job in cluster.jobs if job.plannable.member is not None]
     most = max(nodes.values(), default=1)
-    gpus = max((count or most for count in given), default=1)
+    gpus = max((count or most for count in known_gpus), default=1)
     return uses.of(now, nodes.keys(), max(1, gpus), _jobs(cluster, now))
 
 

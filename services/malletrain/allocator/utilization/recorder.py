@@ -92,7 +92,7 @@ class UtilizationRecorder:
     def look(self) -> None:
         """Take what is so now."""
         now = self._clock.time()
-        passed = self._meter.note(now, present_use(self._cluster(), self._uses, now))
+        passed = self._meter.note_use(now, present_use(self._cluster(), self._uses, now))
         if passed is not None:
             since, present = passed
             self._shares.note_time(since, now, present)
@@ -119,13 +119,13 @@ class UtilizationRecorder:
             pauses = {job_id: _pauses(record, minute) for job_id, record in records.items()}
             shares = {job_id: self._shares.share(job_id, pauses.get(job_id, ())) for job_id in minute.trainers}
             began = self._clock.monotonic()
-            found = await asyncio.to_thread(minute_use, minute.start, minute.steps, self._best, pauses, shares)
+            use = await asyncio.to_thread(minute_use, minute.start, minute.steps, self._best, pauses, shares)
             self._pause = _pause_after(self._clock.monotonic() - began)
             self._meter.close(minute)
-            while self._newest and self._newest[-1].start >= found.start:
+            while self._newest and self._newest[-1].start >= use.start:
                 self._newest.pop()  # the clock was set back
-            self._newest.append(found)
-            self._to_store.add((found,))
+            self._newest.append(use)
+            self._to_store.add((use,))
 
     async def _ask_monitor(self) -> dict[str, monitor_pb2.ScalingRecord]:
         """What Monitor knows of the jobs of the last minutes: their samples, and when they stood still.
@@ -134,23 +134,23 @@ class UtilizationRecorder:
             grpc.aio.AioRpcError: it does not answer.
         """
         monitor, jobs = self._peers.monitor, self._shares.jobs
-        found: dict[str, monitor_pb2.ScalingRecord] = {}
+        scaling_records: dict[str, monitor_pb2.ScalingRecord] = {}
         samples: dict[str, tuple[float, int]] = {}
         for first in range(0, len(jobs), _JOBS_ASKED):
-            asked = jobs[first : first + _JOBS_ASKED]
+            job_ids = jobs[first : first + _JOBS_ASKED]
             records = await monitor.ListScalingRecords(
-                monitor_pb2.ListScalingRecordsRequest(job_ids=asked), timeout=DEADLINE_SECONDS
+                monitor_pb2.ListScalingRecordsRequest(job_ids=job_ids), timeout=DEADLINE_SECONDS
             )
             progress = await monitor.GetProgress(
-                monitor_pb2.GetProgressRequest(job_ids=asked), timeout=DEADLINE_SECONDS
+                monitor_pb2.GetProgressRequest(job_ids=job_ids), timeout=DEADLINE_SECONDS
             )
-            found.update((record.job_id, record) for record in records.records)
+            scaling_records.update((record.job_id, record) for record in records.records)
             now = self._clock.time()
             for entry in progress.progress:
                 silent_s = 0.0 if entry.stalled or entry.pausing else entry.silent_seconds
                 samples[entry.job_id] = (now - silent_s, entry.samples)
         self._shares.note_counts(self._clock.time(), samples)
-        return found
+        return scaling_records
 
 
 def _pauses(record: monitor_pb2.ScalingRecord, minute: OpenMinute) -> list[Pause]:

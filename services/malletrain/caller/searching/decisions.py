@@ -53,7 +53,6 @@ class TrialJob:
     """The job of a trial as JobManager has it.
 
     Attributes:
-        state: Its state.
         metrics: What its trainer has reported at its end.
         reason: Why it is in this state.
         weight: Its weight, as it is now.
@@ -82,7 +81,7 @@ class SearchPlan:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What came of a trial.
+    """The result of a trial that has ended.
 
     Attributes:
         number: The trial.
@@ -102,7 +101,7 @@ class NextSteps:
     """What is to be done now, in this order.
 
     Attributes:
-        tell: What came of trials that have ended.
+        tell: Results of trials, which the study is told.
         cancel: Identifiers of jobs that are to end before their end.
         submit: Numbers of trials that have no job yet.
         ask: How many new trials the study is asked for.
@@ -139,8 +138,8 @@ def next_steps(trials: Iterable[TrialView], jobs: Mapping[str, TrialJob | None],
         elif trial.is_pruned:
             cancel.append(trial.job_id)
     left = len(running) - len(tell)
-    asked = sum(trial.is_counted for trial in known)
-    wanted = max(0, plan.trials - asked)
+    counted = sum(trial.is_counted for trial in known)
+    wanted = max(0, plan.trials - counted)
     return NextSteps(
         tell=tuple(tell),
         cancel=tuple(cancel),
@@ -151,10 +150,9 @@ def next_steps(trials: Iterable[TrialView], jobs: Mapping[str, TrialJob | None],
 
 
 def outcome_of(trial: TrialView, job: TrialJob | None, metric: str) -> TrialOutcome | None:
-    """What came of a trial; None: its job has not ended.
+    """The result of a trial; None: its job has not ended.
 
     Args:
-        trial: The trial.
         job: Its job; None: JobManager no longer has it.
         metric: Which of the job's metrics is its value.
     """
@@ -178,7 +176,7 @@ def failures_in_a_row(before: int, outcomes: Sequence[TrialOutcome]) -> int:
 
     Args:
         before: So many had before.
-        outcomes: What came of others since, in their order.
+        outcomes: Results since then, in their order.
     """
     for outcome in outcomes:
         before = before + 1 if outcome.stage is TrialStage.FAIL else 0

@@ -1,4 +1,4 @@
-"""Drives a study: asks for trials, submits them as jobs, and tells the study what came of them.
+"""Drives a study: asks for trials, submits them as jobs, and tells the study their results.
 
 All state is in the study and in JobManager. A driver that is killed at any point is followed by another, which finds
 running trials by the jobs that are noted with them. A trial without such a note is submitted (again) under the same
@@ -155,9 +155,6 @@ class SearchJobs:
     def find(self, name: str) -> str:
         """The newest job of a name that the caller has submitted; empty: none.
 
-        Args:
-            name: Its name.
-
         Raises:
             MalleTrainError: JobManager does not answer.
         """
@@ -182,13 +179,13 @@ class SearchFailedError(MalleTrainError):
 
 @dataclass(frozen=True)
 class SearchSetup:
-    """What a search runs.
+    """The settings of one search, which do not change while it runs.
 
     Attributes:
         request: The job of a trial: its command and variables are templates, its name is the study's.
         distributions: Of each parameter.
         plan: How far it goes.
-        study_id: Identifier of the study, for good.
+        study_id: Identifier of the study, which never changes.
         failures: After so many failed trials in a row it gives up; 0: never.
         cancel_on_exit: Whether its jobs are cancelled where it is interrupted or fails.
         favour: How many times the weight of the others the most promising trials have, at most; 1: all have the same.
@@ -271,12 +268,12 @@ class SearchDriver:
         try:
             over = self._step()
         except LimitExceededError as error:
-            self._say(f"waiting: {error}")
+            self._say_once(f"waiting: {error}")
             return False
         except UnavailableError as error:
             if not self._has_answered:
                 raise
-            self._say(f"waiting: {error}")
+            self._say_once(f"waiting: {error}")
             return False
         self._said = ""
         return over
@@ -286,7 +283,7 @@ class SearchDriver:
         self._running = sum(trial.stage is TrialStage.RUNNING for trial in trials)
         jobs = self._look(trials)
         if self._prunes or self._setup.favour > 1:
-            trials = [self._judged(trial, jobs.get(trial.job_id)) for trial in trials]
+            trials = [self._judge(trial, jobs.get(trial.job_id)) for trial in trials]
         steps = next_steps(trials, jobs, self._setup.plan)
         for outcome in steps.tell:
             self._tell(outcome)
@@ -309,13 +306,13 @@ class SearchDriver:
                 self._has_answered = True
         return jobs
 
-    def _judged(self, trial: TrialView, job: TrialJob | None) -> TrialView:
+    def _judge(self, trial: TrialView, job: TrialJob | None) -> TrialView:
         """The trial, and whether the pruner has it end; noted before its job is cancelled."""
         if trial.stage is not TrialStage.RUNNING or trial.is_pruned or job is None or job.state.final:
             return trial
         values = self._jobs.logged(trial.job_id, self._setup.plan.metric)
         running = running_trial(self._study, trial.number)
-        newest = max(self._frozen(trial.number).intermediate_values, default=-1)
+        newest = max(self._frozen_trial(trial.number).intermediate_values, default=-1)
         # Histories are thinned: steps before the newest may be others than they were.
         for step in sorted(step for step in values if step > newest):
             running.report(values[step], step)
@@ -348,7 +345,7 @@ class SearchDriver:
         job_id = self._jobs.submit(spec, submission_id(setup.study_id, number))
         self._has_answered = True
         trial.set_user_attr(JOB_KEY, job_id)
-        self._listeners.submitted(self._frozen(number))
+        self._listeners.submitted(self._frozen_trial(number))
 
     def _tell(self, outcome: TrialOutcome) -> None:
         from optuna.trial import TrialState
@@ -359,7 +356,7 @@ class SearchDriver:
             self._study.tell(outcome.number, outcome.value)
         else:
             self._study.tell(outcome.number, state=TrialState[outcome.stage])
-        self._listeners.ended(self._study, self._frozen(outcome.number))
+        self._listeners.ended(self._study, self._frozen_trial(outcome.number))
 
     def _check_failures(self, outcomes: tuple[TrialOutcome, ...]) -> None:
         self._failed_in_a_row = failures_in_a_row(self._failed_in_a_row, outcomes)
@@ -380,7 +377,7 @@ class SearchDriver:
             self._tell(TrialOutcome(view.number, TrialStage.FAIL, reason=_CANCELLED))
         self._listeners.say(f"{len(running)} trials cancelled")
 
-    def _say(self, text: str) -> None:
+    def _say_once(self, text: str) -> None:
         """Say it once, and again only after something else."""
         if text != self._said:
             self._listeners.say(text)
@@ -389,5 +386,5 @@ class SearchDriver:
     def _name(self, number: int) -> str:
         return trial_name(self._setup.request.name, number)
 
-    def _frozen(self, number: int) -> FrozenTrial:
+    def _frozen_trial(self, number: int) -> FrozenTrial:
         return self._study.get_trials(deepcopy=False)[number]

@@ -222,7 +222,7 @@ class _Checked:
 
 
 def run_search(
-    asked: SearchRequest,
+    request: SearchRequest,
     calls: ServiceCalls,
     listeners: SearchListeners,
     pause: Callable[[float], None] = time.sleep,
@@ -230,7 +230,7 @@ def run_search(
     """Run a search until its study has all its trials; returns the study.
 
     Args:
-        asked: What is asked for.
+        request: What is asked for.
         calls: The services.
         listeners: Who is told what happens.
         pause: Waits for so many seconds.
@@ -243,16 +243,16 @@ def run_search(
         MalleTrainError: a job is refused, or JobManager does not answer.
     """
     load_optuna()
-    checked = _checked(asked)
-    pruner = pruner_of(asked.pruner)
-    sampler_of(asked.sampler, checked.seed)
-    storage, file = open_storage(asked.storage)
+    checked = _check_request(request)
+    pruner = pruner_of(request.pruner)
+    sampler_of(request.sampler, checked.seed)
+    storage, file = open_storage(request.storage)
     with sole_driver(file, checked.job.name):
         study, study_id = open_study(checked.job.name, storage, checked.direction, checked.plan.metric)
         trials = study.get_trials(deepcopy=False)
         # A study that goes on is not offered the values of its first trials again.
         seed = None if checked.seed is None else (checked.seed + len(trials)) % 2**32
-        study.sampler, study.pruner = sampler_of(asked.sampler, seed), pruner
+        study.sampler, study.pruner = sampler_of(request.sampler, seed), pruner
         if trials:
             _check_compatible(trials[-1].distributions, checked.distributions)
         setup = SearchSetup(
@@ -261,7 +261,7 @@ def run_search(
             checked.plan,
             study_id,
             checked.failures,
-            asked.cancel_on_exit,
+            request.cancel_on_exit,
             checked.favour,
         )
         SearchDriver(study, setup, SearchJobs(calls), listeners, pause).run(
@@ -270,27 +270,27 @@ def run_search(
     return study
 
 
-def _checked(asked: SearchRequest) -> _Checked:
-    space = parse_space(asked.space)
-    check_used("space", asked.job, space)
-    if not isinstance(asked.metric, str) or not 1 <= len(asked.metric) <= 256:
-        raise InvalidInputError("metric", "the name of a metric that the job reports at its end", asked.metric)
-    name = asked.job.name
+def _check_request(request: SearchRequest) -> _Checked:
+    space = parse_space(request.space)
+    check_used("space", request.job, space)
+    if not isinstance(request.metric, str) or not 1 <= len(request.metric) <= 256:
+        raise InvalidInputError("metric", "the name of a metric that the job reports at its end", request.metric)
+    name = request.job.name
     if len(name) > MAX_NAME or not name.isprintable() or name != name.strip():
         raise InvalidInputError("name", f"at most {MAX_NAME} printable characters, none of them blank at an end", name)
-    job_spec(asked.job)  # options that can't be used are told before there is a trial
+    job_spec(request.job)  # options that can't be used are told before there is a trial
     return _Checked(
-        job=asked.job if name else replace(asked.job, name=new_name(default_name(asked.job.command))),
+        job=request.job if name else replace(request.job, name=new_name(default_name(request.job.command))),
         distributions=distributions_of(space),
         plan=SearchPlan(
-            asked.metric,
-            _whole("trials", asked.trials, 1, MAX_TRIALS),
-            _whole("at_once", asked.at_once, 1, MAX_AT_ONCE),
+            request.metric,
+            _whole("trials", request.trials, 1, MAX_TRIALS),
+            _whole("at_once", request.at_once, 1, MAX_AT_ONCE),
         ),
-        direction=checked_direction(asked.direction),
-        seed=None if asked.seed is None else _whole("seed", asked.seed, 0, 2**32 - 1),
-        failures=_whole("failures", asked.failures, 0, MAX_TRIALS),
-        favour=_favour(asked.favour, asked.job.weight),
+        direction=checked_direction(request.direction),
+        seed=None if request.seed is None else _whole("seed", request.seed, 0, 2**32 - 1),
+        failures=_whole("failures", request.failures, 0, MAX_TRIALS),
+        favour=_favour(request.favour, request.job.weight),
     )
 
 
@@ -380,7 +380,6 @@ def in_file(error: InvalidInputError, text: str, name: str) -> InvalidInputError
     Args:
         error: The error, of a field such as `space.lr` or of an option such as `--backend`.
         text: Content of the file.
-        name: Its name.
     """
     first, _, rest = error.field.removeprefix("--").partition(".")
     key = first.replace("_", "-")

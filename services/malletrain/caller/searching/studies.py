@@ -36,7 +36,7 @@ _METRIC_KEY = "malletrain_metric"
 
 
 def load_optuna() -> ModuleType:
-    """Optuna.
+    """Import Optuna, which only searches need.
 
     Raises:
         ImportError: it is not installed; the message says how it is.
@@ -140,7 +140,7 @@ def never_prunes(pruner: BasePruner) -> bool:
 
 
 def open_study(name: str, storage: str | BaseStorage, direction: str, metric: str) -> tuple[Study, str]:
-    """A study by its name, made where there is none, and the identifier that it has for good.
+    """A study by its name, made where there is none, and its identifier, which never changes.
 
     Raises:
         InvalidInputError: there is one, but of another direction or metric, or driven otherwise at the same time.

@@ -43,11 +43,11 @@ def joint_of(before: CheckPart, after: CheckPart) -> Joint | None:
     if later[0].sharded and later[0].workers > 1:
         span = _positions(before, after)
         return Joint(len(earlier), len(earlier)) if span is not None and span.fits else None
-    kept = _kept(earlier, later[0].before)
-    return Joint(kept, len(earlier))
+    kept_steps = _count_kept_steps(earlier, later[0].before)
+    return Joint(kept_steps, len(earlier))
 
 
-def _kept(earlier: Sequence[Step], weights: float) -> int | None:
+def _count_kept_steps(earlier: Sequence[Step], weights: float) -> int | None:
     """How many steps are in some weights: those of the nearest fingerprint; None where none is near.
 
     While a learning rate warms up, a step may hardly change the weights, or not at all: of places that are as near, the
@@ -188,9 +188,9 @@ def _follow_after_stop(trial: ScriptTrial) -> Answer:
     comparable = _comparable(trial)
     if isinstance(comparable, Answer):
         return comparable
-    expected, kept, resumed = comparable
+    expected, kept_steps, resumed = comparable
     got = rows_of(resumed[:_MAX_COMPARED])
-    offset = len(rows_of(trial.first.of_rank(0)[:kept]))
+    offset = len(rows_of(trial.first.of_rank(0)[:kept_steps]))
     if got == expected[offset : offset + len(got)]:
         return YES
     if len(expected) < offset + len(got):
@@ -229,12 +229,12 @@ def _follow_after_growth(trial: ScriptTrial, grown: CheckPart) -> Answer:
     comparable = _comparable(trial)
     if isinstance(comparable, Answer) or trial.resumed is None:
         return YES
-    expected, kept, resumed = comparable
+    expected, kept_steps, resumed = comparable
     joint = joint_of(trial.resumed, grown)
     together = steps_together(grown)[:_MAX_COMPARED]
     if joint is None or not joint.kept or any(step.size != len(step.rows) for steps in together for step in steps):
         return Answer("yes after a stop; after the growth unknown")
-    offset = len(rows_of(trial.first.of_rank(0)[:kept])) + len(rows_of(resumed[: joint.kept]))
+    offset = len(rows_of(trial.first.of_rank(0)[:kept_steps])) + len(rows_of(resumed[: joint.kept]))
     got = Counter(row for steps in together for row in rows_of(steps))
     wanted = expected[offset : offset + got.total()]
     if len(wanted) < got.total():

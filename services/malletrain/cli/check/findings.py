@@ -78,7 +78,7 @@ def judge(trial: ScriptTrial) -> BackendVerdict:
             answers |= {name: _NOT_LOOKED_INTO for name in _BY_STEPS if _says_nothing(answers.get(name))}
     findings = tuple(finding for answer in answers.values() for finding in answer.findings)
     return BackendVerdict(
-        trial.backend, findings, {question: answer.text for question, answer in answers.items()}, _measured(trial)
+        trial.backend, findings, {question: answer.text for question, answer in answers.items()}, _figures(trial)
     )
 
 
@@ -119,25 +119,25 @@ def _losses(trial: ScriptTrial, answers: dict[str, Answer]) -> Answer:
 def _trains(first: CheckPart) -> Answer:
     if first.trained:
         return YES
-    said = _tail(first.log)
+    tail = _tail(first.log)
     if first.end is End.ENDED:
         error = read_error(first.log)
         return no(
             "ends",
-            f"it ends before its first batch{f': {error.error}' if error.is_own else said}",
+            f"it ends before its first batch{f': {error.error}' if error.is_own else tail}",
             "run the command by itself first; under MalleTrain its environment, working directory and rank are those"
             " of a worker",
         )
     if first.busy:
         return no(
             "no_batch_seen",
-            f"it computes, but no batch was reported, and no step of an optimizer of torch was seen{said}",
+            f"it computes, but no batch was reported, and no step of an optimizer of torch was seen{tail}",
             "a longer --boot-limit, if it only needs longer to begin; if it trains without torch, report each batch:"
             " from malletrain.client import report; report(global_batch_size)",
         )
     return no(
         "hangs",
-        f"it has trained no batch in the time that it had{said}",
+        f"it has trained no batch in the time that it had{tail}",
         "run the command by itself; a longer --boot-limit helps if it only needs longer to begin",
     )
 
@@ -363,7 +363,7 @@ def _evaluates_quickly(trial: ScriptTrial) -> Answer:
     )
 
 
-def _measured(trial: ScriptTrial) -> dict[str, float]:
+def _figures(trial: ScriptTrial) -> dict[str, float]:
     first, resumed, grown = trial.first, trial.resumed, trial.grown
     seconds = {
         "boot": first.boot_seconds,

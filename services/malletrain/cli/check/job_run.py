@@ -56,13 +56,13 @@ class ReportRecorder:
         """A reporter's stream."""
         del context
         async for request in request_iterator:
-            newest = self._keep(request)
+            newest = self._add_report(request)
             commands = self._pending.pop(request.job_id, [])
             if commands:
                 self.commits.setdefault(request.job_id, []).append(time.time())
             yield monitor_pb2.ReportResponse(acknowledged_sequence=newest, commands=commands)
 
-    def _keep(self, request: monitor_pb2.ReportRequest) -> int:
+    def _add_report(self, request: monitor_pb2.ReportRequest) -> int:
         batch = request.batch
         known = self._reports.setdefault(request.job_id, [])
         for seconds, samples, position, workers in zip(
@@ -104,7 +104,7 @@ class JobRun:
     def __init__(
         self, job_id: str, state_dir: Path, spec: JobSpec, starter: SupervisorStarter, recorder: ReportRecorder
     ) -> None:
-        """Start nothing yet.
+        """Nothing happens before `start`.
 
         Args:
             job_id: Identifier that no other job on this machine has.
@@ -306,12 +306,12 @@ class Observed:
         known = len(self._steps)
         for path in sorted(self._folder.glob("*.jsonl")):
             for note in self._new_in(path):
-                self._take(note)
+                self._add_note(note)
         if len(self._steps) > known:
             self._steps.sort(key=lambda step: step.seconds)
         return self._steps
 
-    def _take(self, note: dict[str, Any]) -> None:
+    def _add_note(self, note: dict[str, Any]) -> None:
         event = note.get("event")
         if event is None:
             self._steps.append(_step(note))

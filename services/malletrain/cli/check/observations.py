@@ -221,11 +221,11 @@ def commit_pause(phase: CheckPart, window_seconds: float) -> float | None:
     """
     times = phase.times
     longest = []
-    for asked in phase.commits:
+    for commit in phase.commits:
         gaps = [
             later - earlier
             for earlier, later in itertools.pairwise(times)
-            if later >= asked and earlier <= asked + window_seconds
+            if later >= commit and earlier <= commit + window_seconds
         ]
         if gaps:
             longest.append(max(gaps))

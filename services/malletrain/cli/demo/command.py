@@ -211,13 +211,13 @@ class StrayProcessFinder:
         last_left: dict[str, float] = {}
         for change in list(self._recorder.history.nodes):
             last_left |= dict.fromkeys(change.left, change.time)
-        taken = {
+        reclaimed = {
             node
-            for node, left in last_left.items()
-            if node not in self._recorder.idle and now - left > _RECLAIM_LIMIT_SECONDS
+            for node, since in last_left.items()
+            if node not in self._recorder.idle and now - since > _RECLAIM_LIMIT_SECONDS
         }
         for process in find_job_processes(self._setup.folder):
-            if process.node in taken and process.pid not in self._seen:
+            if process.node in reclaimed and process.pid not in self._seen:
                 self._seen.add(process.pid)
                 self.sentences.append(
                     f"on {process.node} {now - last_left[process.node]:.1f} s after its leave: {process}"

@@ -60,7 +60,6 @@ class NodeInterval:
     """A period of one node.
 
     Attributes:
-        node: The node.
         start: Beginning in seconds since the epoch.
         end: End in seconds since the epoch.
         label: "idle", or the identifier of the job that trained.

@@ -211,7 +211,7 @@ class _Moment:
     free_since: dict[str, float] = field(default_factory=dict)
     planned: float = float("-inf")
 
-    def take(self, change: NodeChange | JobChange | float) -> None:
+    def apply(self, change: NodeChange | JobChange | float) -> None:
         """Take in a change; a number is the time of a plan."""
         if isinstance(change, NodeChange):
             self.idle = (self.idle - change.left) | change.joined
@@ -236,8 +236,10 @@ class _Moment:
         too_many = min(len(free), len(self.idle) - most_usable(len(self.idle), self.jobs.values()))
         awaiting = sum(since >= self.planned for since in self.free_since.values())
         awaiting = min(awaiting, len(free) - too_many)
-        left = len(free) - too_many - awaiting
-        return uses + Counter({OfferUse.TOO_MANY: too_many, OfferUse.AWAITING_PLAN: awaiting, OfferUse.LEFT_FREE: left})
+        unused = len(free) - too_many - awaiting
+        return uses + Counter(
+            {OfferUse.TOO_MANY: too_many, OfferUse.AWAITING_PLAN: awaiting, OfferUse.LEFT_FREE: unused}
+        )
 
 
 def divide_offer(history: RunHistory, end: float) -> Mapping[OfferUse, float]:
@@ -259,7 +261,7 @@ def divide_offer(history: RunHistory, end: float) -> Mapping[OfferUse, float]:
     totals = dict.fromkeys(OfferUse, 0.0)
     moment = _Moment()
     for number, (time, change) in enumerate(changes):
-        moment.take(change)
+        moment.apply(change)
         until = changes[number + 1][0] if number + 1 < len(changes) else end
         for use, nodes in moment.uses(time).items():
             totals[use] += nodes * max(0.0, min(until, end) - time)

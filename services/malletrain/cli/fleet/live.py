@@ -87,9 +87,9 @@ def show_plan(fleet_id: str, *, as_json: bool) -> None:
         )
         for entry in decision.members
     ]
-    kept = None if shares else -1  # the last column is of flotillas
+    last = None if shares else -1  # the last column is of flotillas
     columns = ("job", "member", "GPUs", "which", "flotilla")
-    print_table(columns[:kept], [row[:kept] for row in rows])
+    print_table(columns[:last], [row[:last] for row in rows])
     typer.echo(decision_in_words(decision))
 
 

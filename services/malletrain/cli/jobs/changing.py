@@ -50,7 +50,7 @@ def set(  # the verb's name
         meant = unfinished_jobs_of(stubs, job_ids, time.time())
         requests = [job_manager_pb2.UpdateJobRequest(job_id=job_id, weight=weight) for job_id in meant]
         changed = []
-        for job in updated(stubs.job_manager.UpdateJob, requests, lambda text: typer.echo(text, err=True)):
+        for job in update_in_turn(stubs.job_manager.UpdateJob, requests, lambda text: typer.echo(text, err=True)):
             changed.append(job)
             if not as_json:
                 typer.echo(f"{job.id} weight {job.spec.weight:g}")
@@ -58,10 +58,10 @@ def set(  # the verb's name
         print_json([job_dict(job) for job in changed])
 
 
-def updated(
+def update_in_turn(
     update: Callable[..., job_manager_pb2.UpdateJobResponse],
     requests: Iterable[job_manager_pb2.UpdateJobRequest],
-    told: Callable[[str], None],
+    say: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[resources_pb2.Job]:
     """The jobs after their changes, one after the other. Where they are too many at once, it waits and goes on.
@@ -69,7 +69,7 @@ def updated(
     Args:
         update: The method of the stub.
         requests: The changes.
-        told: Told once why it waits.
+        say: Told once why it waits.
         pause: Waits for so many seconds.
 
     Raises:
@@ -87,7 +87,7 @@ def updated(
                 if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or attempts >= _MAX_ATTEMPTS:
                     raise
                 if not waited:
-                    told(f"waiting, and going on then: {error.details()}")
+                    say(f"waiting, and going on then: {error.details()}")
                 waited = True
             pause(backoff.fail())
         backoff.succeed()

@@ -31,13 +31,13 @@ def profile(
     with connect() as stubs:
         job_id = job_of(stubs, job_id, time.time())
         request = profiler_pb2.StartProfileRequest(job_id=job_id)
-        found = stubs.profiler.StartProfile(request, timeout=DEADLINE_SECONDS).profile
+        profiled = stubs.profiler.StartProfile(request, timeout=DEADLINE_SECONDS).profile
         if wait:
-            found = _wait(stubs, job_id, quiet=as_json)
+            profiled = _wait(stubs, job_id, quiet=as_json)
     if as_json:
-        print_json(to_dict(found))
+        print_json(to_dict(profiled))
         return
-    typer.echo(f"{job_id}: {state_of(found.run)}: {found.run.reason}")
+    typer.echo(f"{job_id}: {state_of(profiled.run)}: {profiled.run.reason}")
 
 
 def state_of(run: profiler_pb2.ProfileRun) -> str:
@@ -49,10 +49,10 @@ def _wait(stubs: ServiceStubs, job_id: str, *, quiet: bool) -> profiler_pb2.Prof
     printed = ""
     while True:
         request = profiler_pb2.GetProfileRequest(job_id=job_id)
-        found = stubs.profiler.GetProfile(request, timeout=DEADLINE_SECONDS).profile
-        if found.run.state == profiler_pb2.PROFILE_STATE_DONE:
-            return found
-        now = f"{job_id}: {state_of(found.run)}: {found.run.reason}"
+        profiled = stubs.profiler.GetProfile(request, timeout=DEADLINE_SECONDS).profile
+        if profiled.run.state == profiler_pb2.PROFILE_STATE_DONE:
+            return profiled
+        now = f"{job_id}: {state_of(profiled.run)}: {profiled.run.reason}"
         if now != printed and not quiet:
             typer.echo(now)
         printed = now
@@ -74,17 +74,17 @@ def curve(
     with connect() as stubs:
         job_id = job_of(stubs, job_id, time.time())
         request = profiler_pb2.GetProfileRequest(job_id=job_id)
-        found = stubs.profiler.GetProfile(request, timeout=DEADLINE_SECONDS).profile
+        profiled = stubs.profiler.GetProfile(request, timeout=DEADLINE_SECONDS).profile
         job = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
         losses = losses_of(stubs, job_id)
     if export is not None:
-        _write("--export", export, scaling_table(job.spec.family or job.spec.name, found).encode())
+        _write("--export", export, scaling_table(job.spec.family or job.spec.name, profiled).encode())
     if plot is not None:
-        _write("--plot", plot, _drawn(job.spec.name, found))
+        _write("--plot", plot, _draw(job.spec.name, profiled))
     if as_json:
-        print_json(to_dict(found) | {"spreadLosses": list(map(loss_dict, losses))})
+        print_json(to_dict(profiled) | {"spreadLosses": list(map(loss_dict, losses))})
         return
-    _print(found)
+    _print(profiled)
     for loss in losses:
         typer.echo(f"nodes far from each other: {loss_in_words(loss)}")
 
@@ -104,7 +104,7 @@ def scaling_table(model: str, profile: profiler_pb2.Profile) -> str:
     return buffer.getvalue()
 
 
-def _print(found: profiler_pb2.Profile) -> None:
+def _print(profiled: profiler_pb2.Profile) -> None:
     now = time.time()
     rows = [
         (
@@ -115,19 +115,19 @@ def _print(found: profiler_pb2.Profile) -> None:
             str(point.steps) if point.steps else "",
             f"{duration(max(0.0, now - point.unix_seconds))} ago" if point.unix_seconds else "",
         )
-        for point in found.points
+        for point in profiled.points
     ]
     print_table(("nodes", "samples/s", "error", "source", "steps", "measured"), rows)
-    if found.fit:
-        typer.echo(f"between measured scales: {found.fit}")
-    if found.family:
-        typer.echo(f"family: {found.family}")
+    if profiled.fit:
+        typer.echo(f"between measured scales: {profiled.fit}")
+    if profiled.family:
+        typer.echo(f"family: {profiled.family}")
     typer.echo(
-        f"a growth stalls {found.scale_up_seconds:.1f} s ({source_name(found.scale_up_source)}), "
-        f"a shrink {found.scale_down_seconds:.1f} s ({source_name(found.scale_down_source)})"
+        f"a growth stalls {profiled.scale_up_seconds:.1f} s ({source_name(profiled.scale_up_source)}), "
+        f"a shrink {profiled.scale_down_seconds:.1f} s ({source_name(profiled.scale_down_source)})"
     )
-    if found.HasField("run"):
-        _print_run(found.run)
+    if profiled.HasField("run"):
+        _print_run(profiled.run)
 
 
 def _print_run(run: profiler_pb2.ProfileRun) -> None:
@@ -140,14 +140,14 @@ def _print_run(run: profiler_pb2.ProfileRun) -> None:
         typer.echo(f"nodes came from {', '.join(run.donor_job_ids)}")
 
 
-def _drawn(name: str, found: profiler_pb2.Profile) -> bytes:
+def _draw(name: str, profiled: profiler_pb2.Profile) -> bytes:
     from malletrain.simulator.report.plots import CurveMark, curve_chart
 
     marks = [
-        CurveMark(point.nodes, point.rate, point.relative_error, source_name(point.source)) for point in found.points
+        CurveMark(point.nodes, point.rate, point.relative_error, source_name(point.source)) for point in profiled.points
     ]
-    cost = f", {found.run.node_seconds:,.0f} node-seconds" if found.HasField("run") else ""
-    return curve_chart(f"{found.job_id} {name}: {found.fit or 'few points'}{cost}", marks).png()
+    cost = f", {profiled.run.node_seconds:,.0f} node-seconds" if profiled.HasField("run") else ""
+    return curve_chart(f"{profiled.job_id} {name}: {profiled.fit or 'few points'}{cost}", marks).png()
 
 
 def _write(option: str, path: Path, content: bytes) -> None:

@@ -43,20 +43,20 @@ def explain(
             request = request_of(own, plan)
         job = _job(stubs, request.job_id) if request.job_id and not is_fleet(request.job_id) else None
         try:
-            found = stubs.allocator.ExplainPlan(request, timeout=_DEADLINE_SECONDS).explanation
+            explanation = stubs.allocator.ExplainPlan(request, timeout=_DEADLINE_SECONDS).explanation
         except grpc.RpcError as error:
             if job is None or error.code() != grpc.StatusCode.NOT_FOUND:
                 raise
-            found, missing = None, error.details() or ""
+            explanation, missing = None, error.details() or ""
         else:
             missing = ""
         if job is not None:
             tell_why_jobs_wait(stubs, [job])
     if as_json:
-        print_json(_as_dict(found, job))
+        print_json(_as_dict(explanation, job))
         return
     lines = _about_job(job, time.time()) if job else []
-    lines += _about_plan(found, job, time.time()) if found else [missing]
+    lines += _about_plan(explanation, job, time.time()) if explanation else [missing]
     for line in lines:
         typer.echo(line)
 
@@ -86,14 +86,14 @@ def request_of(what: str, generation: int, *, node: bool = False) -> allocator_p
 
 
 def _job(stubs: ServiceStubs, job_id: str) -> resources_pb2.Job:
-    found: resources_pb2.Job = stubs.job_manager.GetJob(
+    job: resources_pb2.Job = stubs.job_manager.GetJob(
         job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS
     ).job
-    return found
+    return job
 
 
-def _as_dict(found: allocator_pb2.PlanExplanation | None, job: resources_pb2.Job | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {"explanation": to_dict(found) if found else None}
+def _as_dict(explanation: allocator_pb2.PlanExplanation | None, job: resources_pb2.Job | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {"explanation": to_dict(explanation) if explanation else None}
     if job is not None:
         entry["job"] = {
             "id": job.id,
@@ -121,25 +121,26 @@ def _about_job(job: resources_pb2.Job, now: float) -> list[str]:
     return lines
 
 
-def _about_plan(found: allocator_pb2.PlanExplanation, job: resources_pb2.Job | None, now: float) -> list[str]:
-    outcome = "applied" if found.applied else f"refused: {found.refusal}"
-    lines = [f"plan {found.generation}, {ago(found.create_time, now)} ago, {outcome}; because {found.trigger}"]
-    if job is not None and job.plan_generation > found.generation:
+def _about_plan(explanation: allocator_pb2.PlanExplanation, job: resources_pb2.Job | None, now: float) -> list[str]:
+    outcome = "applied" if explanation.applied else f"refused: {explanation.refusal}"
+    made = f"plan {explanation.generation}, {ago(explanation.create_time, now)} ago"
+    lines = [f"{made}, {outcome}; because {explanation.trigger}"]
+    if job is not None and job.plan_generation > explanation.generation:
         lines.append(f"  a later plan, {job.plan_generation}, has changed the job's nodes since")
-    lines += [f"  left out: {omission}" for omission in found.omissions]
-    if found.status != "OPTIMAL":
-        lines.append(f"  it is not proven to be the best one ({found.status})")
-    if not found.parts_known:
+    lines += [f"  left out: {omission}" for omission in explanation.omissions]
+    if explanation.status != "OPTIMAL":
+        lines.append(f"  it is not proven to be the best one ({explanation.status})")
+    if not explanation.parts_known:
         lines.append("  it was made by an earlier version: pools and scale pins are not known")
-    if found.HasField("node"):
-        lines += [found.node.name, *(f"  {line}" for line in found.node.sentences)]
-    for entry in found.jobs:
+    if explanation.HasField("node"):
+        lines += [explanation.node.name, *(f"  {line}" for line in explanation.node.sentences)]
+    for entry in explanation.jobs:
         owner = f" of {entry.owner}" if entry.owner else ""
         pool = f", pool {entry.pool}" if entry.pool else ""
         lines += [f"{entry.job_id}{owner}{pool}", *(f"  {line}" for line in entry.sentences)]
-    for fleet in found.fleets:
+    for fleet in explanation.fleets:
         lines += [fleet.fleet_id, *(f"  {line}" for line in decision_in_words(fleet).splitlines())]
         lines += [f"  {entry.job_id}: {', '.join(entry.nodes) or 'waits'}" for entry in fleet.members]
-    for part in found.parts:
+    for part in explanation.parts:
         lines += part.sentences
     return lines

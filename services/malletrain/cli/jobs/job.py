@@ -27,7 +27,14 @@ from malletrain.cli.jobs.job_output import (
 )
 from malletrain.cli.jobs.metrics import SPARKLINE_POINTS, history_facts
 from malletrain.cli.jobs.naming import JobArgument, job_of
-from malletrain.cli.jobs.outlook import ask, eta_in_words, lost_in_words, outlook, outlook_dict, samples_in_words
+from malletrain.cli.jobs.outlook import (
+    ask_services,
+    eta_in_words,
+    lost_in_words,
+    outlook,
+    outlook_dict,
+    samples_in_words,
+)
 from malletrain.cli.jobs.spreading import loss_dict, losses_of
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.layout import first_line
@@ -75,20 +82,20 @@ def job(
         return
     with connect() as stubs:
         job_id = job_of(stubs, job_id, time.time())
-        found = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
-        tell_why_jobs_wait(stubs, [found])
+        details = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
+        tell_why_jobs_wait(stubs, [details])
         events = _events(stubs, job_id)
-        weighed = found.share_weight not in (0.0, 1.0)  # by its owner's fair share
+        weighed = details.share_weight not in (0.0, 1.0)  # by its owner's fair share
         owners = owner_shares(stubs).owners if weighed else ()
         progress = stubs.monitor.GetProgress(
             monitor_pb2.GetProgressRequest(job_ids=[job_id]), timeout=DEADLINE_SECONDS
         ).progress
-        seen = outlook(found, ask(stubs, [found]))
+        seen = outlook(details, ask_services(stubs, [details]))
         histories = visible_histories(stubs, job_id, SPARKLINE_POINTS)
-        topology = "" if as_json else topology_in_words(stubs, found)
+        topology = "" if as_json else topology_in_words(stubs, details)
         losses = losses_of(stubs, job_id)
     if as_json:
-        entry = job_dict(found) | {"outlook": outlook_dict(seen)}
+        entry = job_dict(details) | {"outlook": outlook_dict(seen)}
         entry["progress"] = to_dict(progress[0]) if progress else None
         entry["loggedMetrics"] = {history.name: to_dict(history.points[-1]) for history in histories}
         entry["spreadLosses"] = list(map(loss_dict, losses))
@@ -96,7 +103,7 @@ def job(
         print_json(entry)
         return
     reported = progress[0] if progress else monitor_pb2.Progress()
-    _print_facts(found, reported, weight_in_words(found, owners), seen, topology, losses, histories)
+    _print_facts(details, reported, weight_in_words(details, owners), seen, topology, losses, histories)
     rows = [
         (
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_seconds)),
@@ -112,12 +119,12 @@ def job(
 def _print_job_file(job_id: str) -> None:
     with connect() as stubs:
         job_id = job_of(stubs, job_id, time.time())
-        found = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
-    if not is_whole(found):
+        details = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
+    if not is_whole(details):
         raise PermissionDeniedError(f"{job_id} is another user's: only its owner and operators see its command")
-    if hidden := [name for name, value in found.spec.environment.items() if value == "***"]:
+    if hidden := [name for name, value in details.spec.environment.items() if value == "***"]:
         tell(f"note: the values of {', '.join(sorted(hidden))} are not shown, since they look like secrets")
-    typer.echo(job_file_text(found.spec), nl=False)
+    typer.echo(job_file_text(details.spec), nl=False)
 
 
 def _events(stubs: ServiceStubs, job_id: str) -> list[job_manager_pb2.JobEvent]:
@@ -127,7 +134,7 @@ def _events(stubs: ServiceStubs, job_id: str) -> list[job_manager_pb2.JobEvent]:
 
 
 def _print_facts(
-    found: resources_pb2.Job,
+    details: resources_pb2.Job,
     progress: monitor_pb2.Progress,
     weight: str,
     seen: Outlook,
@@ -137,47 +144,49 @@ def _print_facts(
 ) -> None:
     now, phase = time.time(), progress.phase
     facts = {
-        "job": f"{found.id}  {found.spec.name}",
-        "owner": found.owner,
-        **({"project": found.spec.project} if found.spec.project else {}),
-        **({"command": " ".join(found.spec.command)} if is_whole(found) else {}),
-        **({"runs as": run_in_words(found.spec)} if is_whole(found) else {}),
-        "state": f"{state_name(found.state)}: {reason_of(found)}".replace("\n", f"\n{' ' * LABEL_CELLS}"),
-        "submitted": f"{ago(found.create_time, now)} ago",
-        **({"fleet": f"{found.fleet_id}  {found.spec.fleet.name}"} if found.fleet_id else {}),
+        "job": f"{details.id}  {details.spec.name}",
+        "owner": details.owner,
+        **({"project": details.spec.project} if details.spec.project else {}),
+        **({"command": " ".join(details.spec.command)} if is_whole(details) else {}),
+        **({"runs as": run_in_words(details.spec)} if is_whole(details) else {}),
+        "state": f"{state_name(details.state)}: {reason_of(details)}".replace("\n", f"\n{' ' * LABEL_CELLS}"),
+        "submitted": f"{ago(details.create_time, now)} ago",
+        **({"fleet": f"{details.fleet_id}  {details.spec.fleet.name}"} if details.fleet_id else {}),
         **(
-            {"array": f"{found.array_id}  {parameters_in_words(found.spec.array_parameters)}"} if found.array_id else {}
+            {"array": f"{details.array_id}  {parameters_in_words(details.spec.array_parameters)}"}
+            if details.array_id
+            else {}
         ),
-        "scale": scale_in_words(found),
-        **({"after": after} if (after := dependencies_in_words(found.spec)) else {}),
-        **({"needs nodes of": needs} if (needs := needs_in_words(found.spec.needs)) else {}),
+        "scale": scale_in_words(details),
+        **({"after": after} if (after := dependencies_in_words(details.spec)) else {}),
+        **({"needs nodes of": needs} if (needs := needs_in_words(details.spec.needs)) else {}),
         **({"topology": topology} if topology else {}),
         "weight": weight,
-        **({"value": value_text(value_from_proto(found.spec))} if found.spec.HasField("value") else {}),
-        **({"burst buffer": request_in_words(found)} if found.spec.burst_buffer_gb else {}),
-        **({"limits": limits_in_words(found.spec.limits)} if found.spec.HasField("limits") else {}),
-        "nodes wanted": " ".join(found.wanted_nodes) or "none",
-        "nodes commanded": " ".join(found.commanded_nodes) or "none",
-        "nodes confirmed": " ".join(found.confirmed_nodes) or "none",
-        "samples": f"{samples_in_words(seen, found.spec.target_samples)}, {lost_in_words(found, progress)}",
+        **({"value": value_text(value_from_proto(details.spec))} if details.spec.HasField("value") else {}),
+        **({"burst buffer": request_in_words(details)} if details.spec.burst_buffer_gb else {}),
+        **({"limits": limits_in_words(details.spec.limits)} if details.spec.HasField("limits") else {}),
+        "nodes wanted": " ".join(details.wanted_nodes) or "none",
+        "nodes commanded": " ".join(details.commanded_nodes) or "none",
+        "nodes confirmed": " ".join(details.confirmed_nodes) or "none",
+        "samples": f"{samples_in_words(seen, details.spec.target_samples)}, {lost_in_words(details, progress)}",
         **({"phase": f"{phase.name}, for {duration(phase.seconds)}"} if progress.HasField("phase") else {}),
         "throughput": f"{progress.rate:,.1f} samples/s" if progress.rate else "not measured yet",
         **({"spread": f"\n{' ' * LABEL_CELLS}".join(map(loss_in_words, losses))} if losses else {}),
-        **({} if found.HasField("end_time") else {"done in": eta_in_words(seen)}),
-        **({"saves": saves_in_words(found)} if found.saves_fail else {}),
+        **({} if details.HasField("end_time") else {"done in": eta_in_words(seen)}),
+        **({"saves": saves_in_words(details)} if details.saves_fail else {}),
         **({"slow workers": slow} if (slow := slow_workers_in_words(progress)) else {}),
-        "rescales": f"{found.rescales}, preemptions {found.preemptions}, restarts {found.restarts}",
+        "rescales": f"{details.rescales}, preemptions {details.preemptions}, restarts {details.restarts}",
     }
-    if found.last_failure and found.state != resources_pb2.JOB_STATE_FAILED:
-        facts["last failure"] = one_line(found.last_failure)
-    if found.left_out_scales:
-        facts["left out"] = f"{', '.join(map(str, found.left_out_scales))} nodes, where its script fails soon"
-    if found.supervisor_version not in ("", VERSION):
-        facts["supervisor"] = f"of version {found.supervisor_version}"
-    if found.HasField("end_time"):
-        facts["took"] = duration(unix_seconds(found.end_time) - unix_seconds(found.create_time))
+    if details.last_failure and details.state != resources_pb2.JOB_STATE_FAILED:
+        facts["last failure"] = one_line(details.last_failure)
+    if details.left_out_scales:
+        facts["left out"] = f"{', '.join(map(str, details.left_out_scales))} nodes, where its script fails soon"
+    if details.supervisor_version not in ("", VERSION):
+        facts["supervisor"] = f"of version {details.supervisor_version}"
+    if details.HasField("end_time"):
+        facts["took"] = duration(unix_seconds(details.end_time) - unix_seconds(details.create_time))
     facts |= history_facts(histories, tuple(facts))
-    facts |= metric_facts(found.metrics, facts)
+    facts |= metric_facts(details.metrics, facts)
     console = open_console(soft_wrap=True)
     for label, value in facts.items():
         console.print(f"{label:>{LABEL_CELLS - 2}}  ", style="bold", markup=False, highlight=False, end="")

@@ -50,20 +50,20 @@ def job_environment(
     Raises:
         InvalidInputError: one is not as expected; values are not quoted, since they may be secrets.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for path in files or ():
-        found |= read_environment_file(path, shell)
+        variables |= read_environment_file(path, shell)
     for pair in pairs or ():
         name, has_value, value = pair.partition("=")
         if not _NAME.match(name):
             raise InvalidInputError("--env", f"NAME=VALUE or NAME, {_NAME_IN_WORDS}", name)
-        found[name] = value if has_value else _from_shell("--env", name, shell)
+        variables[name] = value if has_value else _from_shell("--env", name, shell)
         if warn is not None and value and names_secret(name):
             warn(
                 f"note: the value of {name} stands on a command line, which others on this machine can read;"
                 f" --env {name} takes it from the shell, --env-file from a file"
             )
-    return found
+    return variables
 
 
 def read_environment_file(path: Path, shell: Mapping[str, str]) -> dict[str, str]:
@@ -74,7 +74,7 @@ def read_environment_file(path: Path, shell: Mapping[str, str]) -> dict[str, str
     Raises:
         InvalidInputError: it can't be read, or has another line; the error names the line.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for number, line in enumerate(_text_of(path).split("\n"), start=1):
         words = line.strip().removeprefix("export ").lstrip()
         if not words or words.startswith("#"):
@@ -84,8 +84,8 @@ def read_environment_file(path: Path, shell: Mapping[str, str]) -> dict[str, str
         name = name.rstrip()
         if not _NAME.match(name):
             raise InvalidInputError(at, f"NAME=VALUE or NAME, {_NAME_IN_WORDS}")
-        found[name] = _unquoted(at, name, value.strip()) if has_value else _from_shell(at, name, shell)
-    return found
+        variables[name] = _unquote(at, name, value.strip()) if has_value else _from_shell(at, name, shell)
+    return variables
 
 
 _NAME_IN_WORDS = "with a name of letters, digits and _ that does not begin with a digit"
@@ -112,7 +112,7 @@ def _text_of(path: Path) -> str:
     return text.replace("\r\n", "\n")
 
 
-def _unquoted(at: str, name: str, value: str) -> str:
+def _unquote(at: str, name: str, value: str) -> str:
     if value[:1] not in _QUOTES or not value:
         return value
     if len(value) < 2 or value[-1] != value[0]:

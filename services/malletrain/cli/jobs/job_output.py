@@ -21,22 +21,22 @@ def is_whole(job: resources_pb2.Job) -> bool:
 
 def job_dict(job: resources_pb2.Job) -> dict[str, Any]:
     """A job as JSON, with default values, and without what the caller may not see. Its name stands at the top, too."""
-    found = to_dict(job)
-    found = {"id": found.pop("id"), "name": job.spec.name} | found
+    fields = to_dict(job)
+    fields = {"id": fields.pop("id"), "name": job.spec.name} | fields
     if not is_whole(job):
         for name in _HIDDEN:
-            found.pop(name, None)
+            fields.pop(name, None)
         for name in _HIDDEN_IN_SPEC:
-            found["spec"].pop(name, None)
-    return found
+            fields["spec"].pop(name, None)
+    return fields
 
 
 def event_dict(event: job_manager_pb2.JobEvent) -> dict[str, Any]:
     """A row of the journal as JSON, without its prose if the caller may not see it."""
-    found = to_dict(event)
+    fields = to_dict(event)
     if not event.reason:
-        found.pop("reason")
-    return found
+        fields.pop("reason")
+    return fields
 
 
 def metric_facts(metrics: Mapping[str, float], others: Collection[str]) -> dict[str, str]:
@@ -46,17 +46,17 @@ def metric_facts(metrics: Mapping[str, float], others: Collection[str]) -> dict[
 
 def slow_workers_in_words(progress: monitor_pb2.Progress) -> str:
     """Which workers hold up the others; empty where none does, or where that can't be measured."""
-    found = [
+    lines = [
         f"rank {worker.rank} on {worker.node}: {worker.own_seconds * 1e3:,.1f} ms of its own in a step, "
         f"the others {worker.others_seconds * 1e3:,.1f} ms"
         for worker in progress.slow_workers
     ]
-    return f"\n{' ' * LABEL_CELLS}".join(found)
+    return f"\n{' ' * LABEL_CELLS}".join(lines)
 
 
-def saves_in_words(found: resources_pb2.Job) -> str:
+def saves_in_words(job: resources_pb2.Job) -> str:
     """What follows from a save that failed."""
-    why = f" ({found.save_error})" if found.save_error else ""
+    why = f" ({job.save_error})" if job.save_error else ""
     return f"the newest one failed{why}: it keeps its scale until one has succeeded"
 
 
@@ -66,17 +66,17 @@ def limits_in_words(limits: resources_pb2.JobLimits) -> str:
     return ", ".join(f"{name} {value:g} s" for name, value in named)
 
 
-def trained_nothing(found: resources_pb2.Job) -> bool:
+def trained_nothing(job: resources_pb2.Job) -> bool:
     """Whether a job is complete by its exit status alone, and has reported no batch: it may have given up."""
-    complete = found.state == resources_pb2.JOB_STATE_COMPLETED
-    return complete and found.reason_code == resources_pb2.JOB_REASON_EXITED and not found.samples
+    complete = job.state == resources_pb2.JOB_STATE_COMPLETED
+    return complete and job.reason_code == resources_pb2.JOB_REASON_EXITED and not job.samples
 
 
-def reason_of(found: resources_pb2.Job | job_manager_pb2.JobEvent) -> str:
+def reason_of(entry: resources_pb2.Job | job_manager_pb2.JobEvent) -> str:
     """Why a job is in its state: the prose, or where the caller may not see it the reason code in plain words."""
-    if found.reason:
-        return found.reason
-    name = resources_pb2.JobReason.Name(found.reason_code).removeprefix("JOB_REASON_")
+    if entry.reason:
+        return entry.reason
+    name = resources_pb2.JobReason.Name(entry.reason_code).removeprefix("JOB_REASON_")
     return "" if name == "UNSPECIFIED" else name.replace("_", " ").lower()
 
 

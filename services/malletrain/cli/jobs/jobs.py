@@ -10,7 +10,14 @@ import typer
 
 from malletrain.caller.other_names import states_in_words
 from malletrain.cli.jobs.job_output import job_dict, parameters_in_words, reason_of
-from malletrain.cli.jobs.outlook import ask, eta_in_words, outlook, outlook_dict, rate_in_words, samples_in_words
+from malletrain.cli.jobs.outlook import (
+    ask_services,
+    eta_in_words,
+    outlook,
+    outlook_dict,
+    rate_in_words,
+    samples_in_words,
+)
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.layout import Column, ListingCell, first_line
 from malletrain.cli.shared.listing import ListingRow, ListingView, Output, listing, print_listing
@@ -59,21 +66,21 @@ def jobs(
             return
         states = [parse_state(name) for name in state or []]
         pages = list(job_pages(stubs, states, own_name(stubs) if mine else owner, name))
-        found = [job for page in pages for job in page.jobs]
-        if array and not (found := of_array(stubs, found, array)):
+        listed = [job for page in pages for job in page.jobs]
+        if array and not (listed := of_array(stubs, listed, array)):
             raise NotFoundError(f"no such job of array {quoted(array)} is known")
         if view.output is Output.NAME and not view.sort:  # nothing but JobManager is asked
-            print_listing(_COLUMNS[:1], [ListingRow((job.id,), dict) for job in found], view, nothing="no jobs")
+            print_listing(_COLUMNS[:1], [ListingRow((job.id,), dict) for job in listed], view, nothing="no jobs")
             return
         quota = pages[-1].burst_buffer
-        known = ask(stubs, found)
-        tell_why_jobs_wait(stubs, found)
-    now, several = time.time(), len({job.owner for job in found}) > 1
-    rows = [_row(job, outlook(job, known), now, several_owners=several) for job in found]
+        known = ask_services(stubs, listed)
+        tell_why_jobs_wait(stubs, listed)
+    now, several = time.time(), len({job.owner for job in listed}) > 1
+    rows = [_row(job, outlook(job, known), now, several_owners=several) for job in listed]
     print_listing(_COLUMNS, rows, view, nothing="no jobs")
     if view.output not in (Output.TABLE, Output.WIDE):
         return
-    if any(map(_unsure, found)):
+    if any(map(_unsure, listed)):
         typer.echo(
             "?: it reports no position, and these are the samples since its last start from disk, if known at all",
             err=not has_terminal(),
@@ -134,8 +141,8 @@ def _row(job: resources_pb2.Job, seen: Outlook, now: float, *, several_owners: b
 
 def of_array(stubs: ServiceStubs, jobs: Sequence[resources_pb2.Job], array: str) -> list[resources_pb2.Job]:
     """The jobs of an array, by its identifier or its name; of several the caller's newest, or else others'."""
-    if found := [job for job in jobs if job.array_id == array]:
-        return found
+    if members := [job for job in jobs if job.array_id == array]:
+        return members
     named = [job for job in jobs if job.array_id and job.spec.name == array]
     if not named:
         return []

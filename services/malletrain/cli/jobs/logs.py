@@ -34,10 +34,10 @@ def style_of(line: str) -> str:
         line: As "n017 | text".
     """
     text = line.partition(" | ")[2][:_LOOKED_AT]
-    if found := _LEVEL.search(text):
-        return _STYLES[str(found.lastgroup).rstrip("2")]
-    if found := _GLOG.match(text):
-        return _STYLES["warning" if found[1] == "W" else "error"]
+    if match := _LEVEL.search(text):
+        return _STYLES[str(match.lastgroup).rstrip("2")]
+    if match := _GLOG.match(text):
+        return _STYLES["warning" if match[1] == "W" else "error"]
     if _RAISED.match(text):
         return _STYLES["error"]
     return _STYLES["warning"] if _WARNED.search(text) else ""

@@ -38,7 +38,6 @@ class LoggedJob:
     """A job, and what its script has logged.
 
     Attributes:
-        job: The job.
         histories: By name of the metric; those without a point are left out.
     """
 
@@ -90,18 +89,18 @@ def courses(jobs: Sequence[LoggedJob], metric: str) -> tuple[list[Column], list[
 
     Where more was logged than is kept, jobs have points at different steps, and cells between these are empty.
     """
-    shown = [logged for logged in jobs if metric in logged.histories]
+    with_metric = [logged for logged in jobs if metric in logged.histories]
     columns = [
         Column("step", right=True),
-        *(Column(logged.job.id, rank=1 + place, right=True) for place, logged in enumerate(shown)),
+        *(Column(logged.job.id, rank=1 + place, right=True) for place, logged in enumerate(with_metric)),
     ]
     by_step: dict[int, dict[str, float]] = {}
-    for logged in shown:
+    for logged in with_metric:
         for point in logged.histories[metric].points:
             by_step.setdefault(point.step, {})[logged.job.id] = point.value
     rows = []
     for step, values in sorted(by_step.items()):
-        cells = [_number(values[each.job.id]) if each.job.id in values else "" for each in shown]
+        cells = [_number(values[each.job.id]) if each.job.id in values else "" for each in with_metric]
         rows.append(ListingRow([ListingCell(f"{step:,}", step), *cells], partial(_document, step, values)))
     return columns, rows
 
@@ -154,9 +153,9 @@ def metrics(
     """
     names = list(dict.fromkeys(name or ()))
     with connect() as stubs:
-        found = jobs_meant(stubs, job_ids)
-        if found is not None:
-            _compare([_ask(stubs, job, names, curves) for job in found], names, curves, view)
+        compared = jobs_meant(stubs, job_ids)
+        if compared is not None:
+            _compare([_ask_histories(stubs, job, names, curves) for job in compared], names, curves, view)
             return
         if curves:
             raise InvalidInputError("--curves", "several jobs, an array or a search")
@@ -169,7 +168,7 @@ def metrics(
     print_listing(_COLUMNS, rows, view, nothing=f"{found_id} has logged no metrics")
 
 
-def _ask(stubs: ServiceStubs, job: resources_pb2.Job, names: Sequence[str], curves: bool) -> LoggedJob:
+def _ask_histories(stubs: ServiceStubs, job: resources_pb2.Job, names: Sequence[str], curves: bool) -> LoggedJob:
     return logged_job(job, metric_histories(stubs, job.id, names, max_points=0 if curves else _MIN_POINTS))
 
 

@@ -38,7 +38,7 @@ class SiteSignals:
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> SiteSignals:
-        """Take the signals."""
+        """Handle the site's signals from now on, until the block ends."""
         for number in _SIGNALS:
             self._before[number] = signal.signal(number, self._end)
         return self
@@ -133,7 +133,6 @@ def mirror_until_ended(
 
     Args:
         stubs: The services.
-        jobs: The jobs.
         comment: Told of every change.
         signals: Those of the scheduler; entered before the submission.
         sleep: Waits so many seconds.

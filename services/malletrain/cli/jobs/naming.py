@@ -54,12 +54,12 @@ def complete_node(incomplete: str) -> list[Completion]:
 
 
 def _complete(incomplete: str, words: Callable[[ServiceStubs], Iterator[Completion]]) -> list[Completion]:
-    found: dict[str, str] = {}
+    notes: dict[str, str] = {}
     with suppress(MalleTrainError), connect() as stubs:  # a shell has no place for what went wrong
         for word, note in words(stubs):
-            if word.startswith(incomplete) and _PLAIN.match(word) and len(found) < _MAX_WORDS:
-                found.setdefault(word, note)
-    return list(found.items())
+            if word.startswith(incomplete) and _PLAIN.match(word) and len(notes) < _MAX_WORDS:
+                notes.setdefault(word, note)
+    return list(notes.items())
 
 
 _FLEET = re.compile(r"f\d{6,}")
@@ -82,10 +82,10 @@ def members_of(stubs: ServiceStubs, fleet_id: str) -> list[resources_pb2.Job]:
     Raises:
         NotFoundError: there is none of this identifier.
     """
-    found = [job for job in all_jobs(stubs) if fleet_id in (job.fleet_id, job.array_id)]
-    if not found:
+    members = [job for job in all_jobs(stubs) if fleet_id in (job.fleet_id, job.array_id)]
+    if not members:
         raise NotFoundError(f"{'fleet' if is_fleet(fleet_id) else 'array'} {quoted(fleet_id)} is not known")
-    return found
+    return members
 
 
 def unfinished_members(stubs: ServiceStubs, fleet_id: str) -> list[str]:
@@ -136,12 +136,12 @@ def job_of(stubs: ServiceStubs, text: str, now: float) -> str:
     """
     if _IDENTIFIER.fullmatch(text):
         return text
-    *others, found = _named(stubs, text)
+    *others, newest = _jobs_of_name(stubs, text)
     if others:
-        typer.echo(f"note: {quoted(text)} is the newest of {len(others) + 1} jobs of this name: {found.id}", err=True)
+        typer.echo(f"note: {quoted(text)} is the newest of {len(others) + 1} jobs of this name: {newest.id}", err=True)
         for line in _in_words(others, now):
             typer.echo(line, err=True)
-    return found.id
+    return newest.id
 
 
 def unfinished_jobs_of(stubs: ServiceStubs, texts: Iterable[str], now: float) -> list[str]:
@@ -172,12 +172,12 @@ def unfinished_job_of(stubs: ServiceStubs, text: str, now: float) -> str:
     """
     if _IDENTIFIER.fullmatch(text):
         return text
-    found = _named(stubs, text)
-    unfinished = [job for job in found if job.state not in FINAL_JOB_STATES]
+    jobs = _jobs_of_name(stubs, text)
+    unfinished = [job for job in jobs if job.state not in FINAL_JOB_STATES]
     if len(unfinished) > 1:
         listed = "; ".join(line.strip() for line in _in_words(unfinished, now))
         raise InvalidInputError("ID", f"an identifier, since {len(unfinished)} jobs have this name ({listed})", text)
-    return (unfinished or found)[-1].id
+    return (unfinished or jobs)[-1].id
 
 
 def dependency_of(stubs: ServiceStubs, part: str, text: str, now: float) -> str:
@@ -193,11 +193,11 @@ def dependency_of(stubs: ServiceStubs, part: str, text: str, now: float) -> str:
         InvalidInputError: no job has this name.
     """
     try:
-        found = _named(stubs, text)
+        jobs = _jobs_of_name(stubs, text)
     except NotFoundError:
         expected = "identifiers of jobs or arrays, or names of jobs"
         raise InvalidInputError(f"--{part.replace('_', '-')}", expected, text) from None
-    meant, others = meant_by_name(found)
+    meant, others = meant_by_name(jobs)
     if others:
         typer.echo(f"note: {quoted(text)} is taken for {meant}, the newest; older jobs of this name:", err=True)
         for line in _in_words(others, now):
@@ -217,7 +217,7 @@ def jobs_meant(stubs: ServiceStubs, texts: Sequence[str]) -> list[resources_pb2.
     Raises:
         NotFoundError: there are none of this identifier or name.
     """
-    found: dict[str, resources_pb2.Job] = {}
+    by_id: dict[str, resources_pb2.Job] = {}
     alone = len(texts) == 1
     for text in texts:
         if is_group(text):
@@ -235,8 +235,8 @@ def jobs_meant(stubs: ServiceStubs, texts: Sequence[str]) -> list[resources_pb2.
                 if alone:
                     return None
                 jobs = jobs[-1:]
-        found |= {job.id: job for job in jobs}
-    return list(found.values())
+        by_id |= {job.id: job for job in jobs}
+    return list(by_id.values())
 
 
 def _array_meant(jobs: Sequence[resources_pb2.Job], name: str) -> list[resources_pb2.Job]:
@@ -253,13 +253,13 @@ def _named_or_trials(stubs: ServiceStubs, text: str) -> list[resources_pb2.Job]:
     They are the caller's, or else those of others. Never empty.
     """
     try:
-        return _named(stubs, text)
+        return _jobs_of_name(stubs, text)
     except NotFoundError:
-        found = [job for job in all_jobs(stubs) if _is_trial_of(text, job)]
-        if not found:
+        trials = [job for job in all_jobs(stubs) if _is_trial_of(text, job)]
+        if not trials:
             raise
         own = own_name(stubs)
-        meant = [job for job in found if job.owner == own] or found
+        meant = [job for job in trials if job.owner == own] or trials
         return sorted(meant, key=lambda job: int(job.spec.name.rpartition("-")[2]))
 
 
@@ -270,19 +270,19 @@ def _is_trial_of(study: str, job: resources_pb2.Job) -> bool:
 def own_job_of(stubs: ServiceStubs, text: str) -> str | None:
     """The identifier of the caller's newest job of a name; None: the caller has none."""
     own = own_name(stubs)
-    found = [job.id for job in all_jobs(stubs, owner=own, name=text) if job.spec.name == text]
-    return found[-1] if found else None
+    job_ids = [job.id for job in all_jobs(stubs, owner=own, name=text) if job.spec.name == text]
+    return job_ids[-1] if job_ids else None
 
 
-def _named(stubs: ServiceStubs, name: str) -> list[resources_pb2.Job]:
+def _jobs_of_name(stubs: ServiceStubs, name: str) -> list[resources_pb2.Job]:
     """The jobs of a name, oldest first: the caller's, or else those of others. Never empty."""
     if not name.strip():
         raise InvalidInputError("ID", "a job's identifier or its name", name)
-    found = [job for job in all_jobs(stubs, name=name) if job.spec.name == name]  # an earlier JobManager lists all
-    if not found:
+    jobs = [job for job in all_jobs(stubs, name=name) if job.spec.name == name]  # an earlier JobManager lists all
+    if not jobs:
         raise NotFoundError(f"no job has the identifier or the name {quoted(name)}{_meant(stubs, name)}")
     own = own_name(stubs)
-    return [job for job in found if job.owner == own] or found
+    return [job for job in jobs if job.owner == own] or jobs
 
 
 def _meant(stubs: ServiceStubs, name: str) -> str:

@@ -57,15 +57,15 @@ def unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> list[str
     return lines
 
 
-def _why_not(job: resources_pb2.Job, found: scavenger_pb2.CountSuitableNodesResponse) -> str:
+def _why_not(job: resources_pb2.Job, counts: scavenger_pb2.CountSuitableNodesResponse) -> str:
     """What keeps a job from starting as the site is; empty: nothing that is known."""
     least = job.spec.min_nodes
-    if job.spec.needs.ByteSize() and found.suitable_nodes < least:
-        return _too_few(job, found)
-    if found.HasField("replica_nodes"):
-        return _too_few_replicas(job, found) if found.replica_nodes < least else ""
-    if found.HasField("largest_group_nodes") and found.largest_group_nodes < least:
-        return _too_small(job, found)
+    if job.spec.needs.ByteSize() and counts.suitable_nodes < least:
+        return _too_few(job, counts)
+    if counts.HasField("replica_nodes"):
+        return _too_few_replicas(job, counts) if counts.replica_nodes < least else ""
+    if counts.HasField("largest_group_nodes") and counts.largest_group_nodes < least:
+        return _too_small(job, counts)
     return ""
 
 
@@ -82,36 +82,36 @@ def requires_group(job: resources_pb2.Job) -> bool:
     return known_preference(job.spec.topology).requires
 
 
-def _too_small(job: resources_pb2.Job, found: scavenger_pb2.CountSuitableNodesResponse) -> str:
+def _too_small(job: resources_pb2.Job, counts: scavenger_pb2.CountSuitableNodesResponse) -> str:
     level = level_in_words(job.spec.topology_level)
     least = f"{job.spec.min_nodes} node{'' if job.spec.min_nodes == 1 else 's'}"
-    known = f"of the {found.known_nodes} known nodes, idle or not"
+    known = f"of the {counts.known_nodes} known nodes, idle or not"
     groups = (
-        f"{found.groups} such groups have nodes that suit it, the largest has {found.largest_group_nodes}"
-        if found.groups
+        f"{counts.groups} such groups have nodes that suit it, the largest has {counts.largest_group_nodes}"
+        if counts.groups
         else "none that suits it is known to be in one"
     )
     return f"{job.id} can't start as the site is: it needs {least} at least in one {level}; {known}, {groups}"
 
 
-def _too_few_replicas(job: resources_pb2.Job, found: scavenger_pb2.CountSuitableNodesResponse) -> str:
+def _too_few_replicas(job: resources_pb2.Job, counts: scavenger_pb2.CountSuitableNodesResponse) -> str:
     replica, level = job.spec.nodes_per_replica, level_in_words(job.spec.topology_level)
     largest = (
-        f"the largest such group has {found.largest_group_nodes}" if found.groups else "none is known to be in one"
+        f"the largest such group has {counts.largest_group_nodes}" if counts.groups else "none is known to be in one"
     )
     return (
         f"{job.id} can't start as the site is: it needs {job.spec.min_nodes} nodes at least, the {replica} of each "
-        f"replica in one {level}; of the {found.known_nodes} known nodes, idle or not, {found.replica_nodes} that suit "
-        f"it make whole replicas, {largest}"
+        f"replica in one {level}; of the {counts.known_nodes} known nodes, idle or not, {counts.replica_nodes} that "
+        f"suit it make whole replicas, {largest}"
     )
 
 
-def _too_few(job: resources_pb2.Job, found: scavenger_pb2.CountSuitableNodesResponse) -> str:
-    each = ", ".join(map(_met, found.needs))
+def _too_few(job: resources_pb2.Job, counts: scavenger_pb2.CountSuitableNodesResponse) -> str:
+    each = ", ".join(map(_met, counts.needs))
     least = f"{job.spec.min_nodes} node{'' if job.spec.min_nodes == 1 else 's'}"
     return (
-        f"{job.id} can't start as the site is: it needs {least} at least, and of the {found.known_nodes} known nodes, "
-        f"idle or not, {found.suitable_nodes} suit it ({each})"
+        f"{job.id} can't start as the site is: it needs {least} at least, and of the {counts.known_nodes} known nodes, "
+        f"idle or not, {counts.suitable_nodes} suit it ({each})"
     )
 
 

@@ -35,14 +35,14 @@ class Known:
     stays: Sequence[float] | None = None
 
 
-def ask(stubs: ServiceStubs, jobs: Collection[resources_pb2.Job]) -> Known:
+def ask_services(stubs: ServiceStubs, jobs: Collection[resources_pb2.Job]) -> Known:
     """What Monitor, the Profiler and the Scavenger know of these jobs, as far as they answer."""
     unfinished = {job.id for job in jobs if not job.HasField("end_time")}
     if not unfinished:
         return Known({}, {}, ())
-    asked = sorted(unfinished) if len(unfinished) == 1 else []  # of many all are asked for: the request stays small
+    job_ids = sorted(unfinished) if len(unfinished) == 1 else []  # of many all are asked for: the request stays small
     progress = _if_answered(
-        lambda: stubs.monitor.GetProgress(monitor_pb2.GetProgressRequest(job_ids=asked), timeout=DEADLINE_SECONDS)
+        lambda: stubs.monitor.GetProgress(monitor_pb2.GetProgressRequest(job_ids=job_ids), timeout=DEADLINE_SECONDS)
     )
     nodes = _if_answered(lambda: stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS))
     profiles = _if_answered(lambda: _profiles(stubs))
@@ -73,30 +73,30 @@ def _if_answered(call: Callable[[], AnswerT]) -> AnswerT | None:
 def outlook(job: resources_pb2.Job, known: Known) -> Outlook:
     """How far a job is, and how much longer it takes."""
     fact = job_intake.job_fact(job)
-    found = outlook_of(fact, (known.progress or {}).get(job.id), (known.curves or {}).get(job.id), known.stays)
-    if found.unknown == CURVE_UNKNOWN and known.curves is None:
-        return replace(found, unknown="the Profiler does not answer")
-    return found
+    computed = outlook_of(fact, (known.progress or {}).get(job.id), (known.curves or {}).get(job.id), known.stays)
+    if computed.unknown == CURVE_UNKNOWN and known.curves is None:
+        return replace(computed, unknown="the Profiler does not answer")
+    return computed
 
 
-def outlook_dict(found: Outlook) -> dict[str, Any]:
+def outlook_dict(seen: Outlook) -> dict[str, Any]:
     """For scripts. Seconds are null where they are not known; `unknown` says why none is."""
-    left = found.left or Eta(None, None, None)
+    eta = seen.left or Eta(None, None, None)
     return {
-        "samples": found.samples,
-        "share": found.share,
-        "rate": found.rate,
-        "expectedSeconds": left.expected,
-        "soonestSeconds": left.soonest,
-        "latestSeconds": left.latest,
-        "unknown": found.unknown,
+        "samples": seen.samples,
+        "share": seen.share,
+        "rate": seen.rate,
+        "expectedSeconds": eta.expected,
+        "soonestSeconds": eta.soonest,
+        "latestSeconds": eta.latest,
+        "unknown": seen.unknown,
     }
 
 
-def samples_in_words(found: Outlook, target: int) -> str:
+def samples_in_words(seen: Outlook, target: int) -> str:
     """`1,200 / 4,000 (30%)`, or without a target `1,200`."""
-    share = "" if found.share is None else f" ({int(100 * found.share)}%)"
-    return f"{found.samples:,}" + (f" / {target:,}{share}" if target else "")
+    share = "" if seen.share is None else f" ({int(100 * seen.share)}%)"
+    return f"{seen.samples:,}" + (f" / {target:,}{share}" if target else "")
 
 
 def lost_in_words(job: resources_pb2.Job, progress: monitor_pb2.Progress) -> str:
@@ -109,18 +109,18 @@ def lost_in_words(job: resources_pb2.Job, progress: monitor_pb2.Progress) -> str
     return f"since its last start from disk{before}; it reports no position: what was lost is not known"
 
 
-def rate_in_words(found: Outlook) -> str:
+def rate_in_words(seen: Outlook) -> str:
     """Samples per second; `-` where it does not train or nothing is measured yet."""
-    return f"{found.rate:,.1f}" if found.rate else "-"
+    return f"{seen.rate:,.1f}" if seen.rate else "-"
 
 
-def eta_in_words(found: Outlook) -> str:
+def eta_in_words(seen: Outlook) -> str:
     """`3m 20s (2m 50s to 1h 05m)`; `open` where no nodes may be left for it; `unknown: WHY`."""
-    left = found.left
-    if left is None:
-        return f"unknown: {found.unknown}"
-    expected = "" if left.expected is None else duration(left.expected)
-    if left.soonest is None:
+    eta = seen.left
+    if eta is None:
+        return f"unknown: {seen.unknown}"
+    expected = "" if eta.expected is None else duration(eta.expected)
+    if eta.soonest is None:
         return expected
-    latest = "open" if left.latest is None else duration(left.latest)
-    return f"{expected} ({duration(left.soonest)} to {latest})".strip()
+    latest = "open" if eta.latest is None else duration(eta.latest)
+    return f"{expected} ({duration(eta.soonest)} to {latest})".strip()

@@ -54,16 +54,16 @@ def search(
     Exit status: 0 the study has all its trials, 1 an error or no trial is complete, 130 Ctrl-C.
     """
     text = read_job_text(file)
-    asked = read_search_file(text, str(file), parse_nodes)
-    given = {"trials": trials, "at_once": at_once, "storage": storage or None}
-    study_name = name or asked.job.name or new_name(default_name(asked.job.command))
-    asked = replace(
-        asked,
-        job=replace(asked.job, name=study_name),
+    request = read_search_file(text, str(file), parse_nodes)
+    options = {"trials": trials, "at_once": at_once, "storage": storage or None}
+    study_name = name or request.job.name or new_name(default_name(request.job.command))
+    request = replace(
+        request,
+        job=replace(request.job, name=study_name),
         cancel_on_exit=cancel_on_exit,
-        **{key: value for key, value in given.items() if value is not None},
+        **{key: value for key, value in options.items() if value is not None},
     )
-    study = _run(asked, study_name, lambda error: in_file(error, text, str(file)))
+    study = _run(request, study_name, lambda error: in_file(error, text, str(file)))
     if as_json:
         print_json(_as_dict(study))
     else:
@@ -85,17 +85,17 @@ class _StubCalls:
             raise exception_of(error, self.stubs.settings) from error
 
 
-def _run(asked: SearchRequest, name: str, placed: Callable[[InvalidInputError], InvalidInputError]) -> Study:
+def _run(request: SearchRequest, name: str, placed: Callable[[InvalidInputError], InvalidInputError]) -> Study:
     listeners = SearchListeners(submitted=_tell_submitted, ended=_tell_ended, say=lambda text: tell(visible(text)))
     try:
         with connect() as stubs:
-            return run_search(asked, _StubCalls(stubs), listeners)
+            return run_search(request, _StubCalls(stubs), listeners)
     except InvalidInputError as error:
         raise placed(error) from None
     except ImportError as error:
         raise MalleTrainError(str(error)) from None
     except KeyboardInterrupt:
-        ending = "" if asked.cancel_on_exit else "; its jobs go on: malletrain cancel ID ends one"
+        ending = "" if request.cancel_on_exit else "; its jobs go on: malletrain cancel ID ends one"
         tell(f"no longer searching{ending}. The search goes on with --name {visible(name)}")
         raise typer.Exit(INTERRUPTED) from None
 

@@ -257,7 +257,7 @@ def submit(
         if file is None:
             name_identifiers(specs, lambda part, text: dependency_of(stubs, part, text, time.time()))
         submission = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
-        stored = _submitted(stubs, submission, of_file=file is not None)
+        stored = _submit(stubs, submission, of_file=file is not None)
         for note in notes:
             tell(note)
         tell_what_is_too_large(stubs, stored)
@@ -283,7 +283,7 @@ def _specs_of(request: JobRequest, context: typer.Context) -> tuple[list[resourc
     return specs, [note for note in notes if note]
 
 
-def _submitted(
+def _submit(
     stubs: ServiceStubs, submission: job_manager_pb2.SubmitJobsRequest, *, of_file: bool
 ) -> list[resources_pb2.Job]:
     """Submit jobs; errors name the options, where the jobs come of one command."""
@@ -303,10 +303,10 @@ def _request(command: Sequence[str], options: Mapping[str, Any], context: typer.
     if path is None:
         return JobRequest(command=command, **options)
     request = read_job_file(read_job_text(path), str(path), parse_nodes)
-    given = _given_options(options, context)
-    if "env" in given:
-        given["env"] = {**request.env, **given["env"]}
-    return replace(request, **given)
+    beside = _given_options(options, context)
+    if "env" in beside:
+        beside["env"] = {**request.env, **beside["env"]}
+    return replace(request, **beside)
 
 
 def job_file_of(command: Sequence[str]) -> Path | None:

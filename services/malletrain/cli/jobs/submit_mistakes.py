@@ -57,12 +57,12 @@ def refuse_other_files(command: Sequence[str]) -> None:
 
 def in_options(message: str) -> str:
     """An error of JobManager about the one job that was submitted, with the fields as the command names them."""
-    found = _FIELD.match(message)
-    if not found:
+    match = _FIELD.match(message)
+    if not match:
         return message
-    rest, gets, value = message[found.end() :].rpartition(", got ")
+    rest, gets, value = message[match.end() :].rpartition(", got ")
     expected = _NUMBERS_OF_NODES.sub(lambda name: _OPTIONS[name[0]], rest)
-    return option_of(found[1]) + expected + gets + value
+    return option_of(match[1]) + expected + gets + value
 
 
 def option_of(field: str) -> str:
@@ -100,12 +100,12 @@ def notes_on_script(command: Sequence[str], script: tuple[int, str], options: Co
     if not text:
         return []
     name = command[place]
-    given = (argument.partition("=")[0] for argument in command[place + 1 :])
+    names = (argument.partition("=")[0] for argument in command[place + 1 :])
     notes = [
         f"{word} is handed to {name}, which does not mention it: options of malletrain stand before `--`"
-        for word in given
+        for word in names
         if word in options and not re.search(rf"\b{word[2:].replace('-', '[-_]')}\b", text)
     ]
-    if found := re.search(r"^#(SBATCH|PBS) ", text, re.MULTILINE):
-        notes.append(f"#{found[1]} lines of {name} are not read: say what they ask for by options or in a job file")
+    if directive := re.search(r"^#(SBATCH|PBS) ", text, re.MULTILINE):
+        notes.append(f"#{directive[1]} lines of {name} are not read: say what they ask for by options or in a job file")
     return notes

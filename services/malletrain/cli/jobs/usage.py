@@ -73,7 +73,7 @@ def usage(
     with connect() as stubs:
         if mine:
             request.owner = own_name(stubs)
-        parts = _ask(stubs, request)
+        parts = _ask_pages(stubs, request)
     rows, last = [row for part in parts for row in part.rows], parts[-1]
     if cut := cut_in_words(last.cut_months):
         typer.echo(f"note: {cut}", err=True)
@@ -85,7 +85,7 @@ def usage(
         _print(rows, last, keys)
 
 
-def _ask(stubs: ServiceStubs, request: pb.GetUsageRequest) -> list[pb.GetUsageResponse]:
+def _ask_pages(stubs: ServiceStubs, request: pb.GetUsageRequest) -> list[pb.GetUsageResponse]:
     try:
         return list(stubs.job_manager.GetUsage(request, timeout=_SECONDS))
     except grpc.RpcError as error:
@@ -124,18 +124,18 @@ def _as_dict(rows: Sequence[pb.UsageRow], last: pb.GetUsageResponse) -> dict[str
 
 def _print(rows: Sequence[pb.UsageRow], last: pb.GetUsageResponse, keys: Sequence[pb.UsageKey.ValueType]) -> None:
     """Print a table, with a sum below several rows."""
-    shown = [column for key, column in _NAMES.items() if key in keys]
+    key_columns = [column for key, column in _NAMES.items() if key in keys]
     total = summed(rows).get("", pb.UsageRow())
-    columns = [name for name, _ in shown]
-    cells = [[text(row) for _, text in shown] + _figures(row, total) for row in rows]
+    columns = [name for name, _ in key_columns]
+    cells = [[text(row) for _, text in key_columns] + _figures(row, total) for row in rows]
     if len(rows) > 1:
-        cells.append(["total", *("" for _ in shown[1:]), *_figures(total, total)])
+        cells.append(["total", *("" for _ in key_columns[1:]), *_figures(total, total)])
     if not cells:
         typer.echo("nothing was used")
         return
     columns += ["node-hours", "lost", "samples", "preemptions"]
     if total.gpu_seconds:
-        columns.insert(len(shown) + 1, "GPU-hours")
+        columns.insert(len(key_columns) + 1, "GPU-hours")
     if total.full_charge:
         columns.append(f"charge in {last.currency}" if last.currency else "charge")
     print_table(columns, cells)
@@ -144,9 +144,9 @@ def _print(rows: Sequence[pb.UsageRow], last: pb.GetUsageResponse, keys: Sequenc
 def _figures(row: pb.UsageRow, total: pb.UsageRow) -> list[str]:
     """The figures of a row; those of GPUs and charges only where there are any at all."""
     lost = row.lost_node_seconds / row.node_seconds if row.node_seconds else 0.0
-    found = [f"{row.node_seconds / HOUR_SECONDS:,.2f}", f"{lost:.0%}", f"{row.samples:,}", f"{row.preemptions:,}"]
+    figures = [f"{row.node_seconds / HOUR_SECONDS:,.2f}", f"{lost:.0%}", f"{row.samples:,}", f"{row.preemptions:,}"]
     if total.gpu_seconds:
-        found.insert(1, f"{row.gpu_seconds / HOUR_SECONDS:,.2f}")
+        figures.insert(1, f"{row.gpu_seconds / HOUR_SECONDS:,.2f}")
     if total.full_charge:
-        found.append(f"{row.charge:,.2f}")
-    return found
+        figures.append(f"{row.charge:,.2f}")
+    return figures

@@ -33,7 +33,6 @@ def wait_until_ended(
 
     Args:
         stubs: The services.
-        jobs: The jobs.
         changed: Told of all jobs after every change of one, of its nodes too.
 
     Returns:
@@ -42,7 +41,9 @@ def wait_until_ended(
     known = {job.id: job for job in jobs}
     for job in jobs:
         tell(_line(job))
-    for news in across_restarts("JobManager", lambda: job_changes(stubs, lambda: _unfinished(known.values())), tell):
+    for news in across_restarts(
+        "JobManager", lambda: job_changes(stubs, lambda: _unfinished_ids(known.values())), tell
+    ):
         for job in news:
             if job.state != known[job.id].state:
                 tell(_line(job))
@@ -51,15 +52,15 @@ def wait_until_ended(
             known[job.id] = job
         if news:
             changed(list(known.values()))
-        if not _unfinished(known.values()):
+        if not _unfinished_ids(known.values()):
             break
     return list(known.values())
 
 
 def exit_status(jobs: Iterable[resources_pb2.Job]) -> int:
     """How jobs ended: FAILED if one has failed, else CANCELLED if one was cancelled, else COMPLETED."""
-    found = {_FINAL[job.state] for job in jobs}
-    return next((status for status in (FAILED, CANCELLED) if status in found), COMPLETED)
+    statuses = {_FINAL[job.state] for job in jobs}
+    return next((status for status in (FAILED, CANCELLED) if status in statuses), COMPLETED)
 
 
 def unfinished_in_words(jobs: Sequence[resources_pb2.Job]) -> str:
@@ -69,7 +70,7 @@ def unfinished_in_words(jobs: Sequence[resources_pb2.Job]) -> str:
     return f"no longer waiting; the {len(jobs)} jobs go on: malletrain cancel ID ends one"
 
 
-def _unfinished(jobs: Iterable[resources_pb2.Job]) -> set[str]:
+def _unfinished_ids(jobs: Iterable[resources_pb2.Job]) -> set[str]:
     return {job.id for job in jobs if job.state not in _FINAL}
 
 

@@ -53,7 +53,6 @@ def span_of(journal: Journal, since: str | None) -> tuple[float, float, list[str
     """Begin and end of what is replayed, in seconds since the epoch, and what to say about it.
 
     Args:
-        journal: The journal.
         since: How long before the journal's end it begins, e.g. 24h; None: as early as the idle set is known.
 
     Raises:

@@ -61,17 +61,19 @@ class JournalReport:
         }
 
 
-def report_on(journal: Journal, span: tuple[float, float], said: Sequence[str]) -> tuple[JournalReport, JournalInput]:
+def report_on(
+    journal: Journal, span: tuple[float, float], reading_notes: Sequence[str]
+) -> tuple[JournalReport, JournalInput]:
     """What is said about a part of a journal, and the input of its replay."""
     past = journal_input(journal, *span)
-    notes = (*said, *past.notes)
+    notes = (*reading_notes, *past.notes)
     used = utilization_of(recorded_minutes(journal, *span))
     report = JournalReport(*span, len(past.jobs), len(past.trace.nodes), tuple(agreement(journal)), notes, used)
     return report, past
 
 
 def print_report(report: JournalReport) -> None:
-    """Show it."""
+    """Print what was read of a journal, and what its replay says."""
     begin, end = (datetime.fromtimestamp(at, UTC) for at in (report.begin_unix, report.end_unix))
     hours = (report.end_unix - report.begin_unix) / 3600
     typer.echo(f"journal: {begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC, {hours:.2f} h")

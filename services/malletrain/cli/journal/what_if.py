@@ -37,14 +37,14 @@ _MIN_S = 1.0
 
 def main() -> None:
     """Replay what is asked for; exit 1 with one line on standard error if that can't be done."""
-    asked = json.load(sys.stdin)
-    _limit(asked["seconds"], asked["bytes"])
+    request = json.load(sys.stdin)
+    _limit(request["seconds"], request["bytes"])
     try:
-        comparison = _compare(asked)
+        comparison = _compare(request)
     except MalleTrainError as error:
         sys.exit(str(error))
     except MemoryError:
-        sys.exit(f"it needs more than {asked['bytes'] / 2**30:.1f} GiB of memory")
+        sys.exit(f"it needs more than {request['bytes'] / 2**30:.1f} GiB of memory")
     print(json.dumps({"found": comparison}), flush=True)
 
 
@@ -58,46 +58,46 @@ def _limit(seconds: float, max_bytes: int) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _compare(asked: dict[str, Any]) -> dict[str, Any]:
-    journal = _past(Path(asked["past"]), asked["token"], asked["config"])
-    end = min(asked["until"], journal.end_unix)
-    begin = max(journal.begin_unix, end - asked["days"] * 86400.0)
+def _compare(request: dict[str, Any]) -> dict[str, Any]:
+    journal = _past(Path(request["past"]), request["token"], request["config"])
+    end = min(request["until"], journal.end_unix)
+    begin = max(journal.begin_unix, end - request["days"] * 86400.0)
     if end - begin < _MIN_S:
         raise InvalidInputError("past", "a time of which something is recorded")
-    options = _options(asked, end - begin)
+    options = _options(request, end - begin)
     comparison = asdict(what_if(journal, begin, end, options, _telling(end - begin)))
-    if begin > end - asked["days"] * 86400.0:
+    if begin > end - request["days"] * 86400.0:
         hours = (end - begin) / 3600
         comparison["notes"] = [f"The idle set is known for {hours:.1f} h of this time only.", *comparison["notes"]]
     return comparison
 
 
-def _options(asked: dict[str, Any], duration_s: float) -> ReplayOptions:
+def _options(request: dict[str, Any], duration_s: float) -> ReplayOptions:
     """The settings in force, but for what is asked for."""
-    policy, present = ReplayPolicy(asked["policy"]), options_in_force(load(_file(asked["config"])))
+    policy, present = ReplayPolicy(request["policy"]), options_in_force(load(_file(request["config"])))
     return replace(
         present,
         duration_s=duration_s,
-        forward_s=asked["forward_s"],
-        forward_policy=ForwardPolicy(asked["forward_policy"]),
-        max_parallel=asked["max_parallel"],
+        forward_s=request["forward_s"],
+        forward_policy=ForwardPolicy(request["forward_policy"]),
+        max_parallel=request["max_parallel"],
         policy=policy,
         # Only our own policy knows limits of owners.
         max_nodes_per_owner=present.max_nodes_per_owner if policy is ReplayPolicy.MILP else 0,
     )
 
 
-def _past(kept: Path, token: str, config: str | None) -> Journal:
+def _past(path: Path, token: str, config: str | None) -> Journal:
     """The past as it was read before; else from the services. The file is the dashboard's, in a folder of its own."""
-    if kept.exists():
-        with kept.open("rb") as file:
+    if path.exists():
+        with path.open("rb") as file:
             kept_journal: Journal = pickle.load(file)
         return kept_journal
     journal = read_from_services(load(_file(config)), FixedToken(token))
-    partial = kept.with_suffix(".part")
+    partial = path.with_suffix(".part")
     with partial.open("wb") as file:
         pickle.dump(journal, file)
-    partial.rename(kept)
+    partial.rename(path)
     return journal
 
 

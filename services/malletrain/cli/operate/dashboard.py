@@ -216,7 +216,6 @@ def listening(folder: Path, host: str, port: int) -> Iterator[socket.socket]:
     Args:
         folder: As `links_folder`.
         host: Address on which the dashboard listens.
-        port: Its port.
 
     Raises:
         OSError: one can't listen there; PermissionError: others could enter the folder.
@@ -261,7 +260,6 @@ def ask_for_link(folder: Path, host: str, port: int) -> str | None:
     Args:
         folder: As `links_folder`.
         host: Address on which the dashboard listens.
-        port: Its port.
 
     Raises:
         OSError: it does not answer; PermissionError: another account listens, or could enter the folder.

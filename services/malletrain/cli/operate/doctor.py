@@ -335,7 +335,7 @@ def examine_interpreters(pythons: Mapping[str, str], state_dir: Path) -> Iterato
 
 
 def examine_interpreter(setting: str, python: str, options: Mapping[str, Any], who: str) -> Finding:
-    """Run one.
+    """Run an interpreter that jobs would be started with, and see whether it has what they need.
 
     Args:
         setting: What names it.
@@ -357,8 +357,8 @@ def examine_interpreter(setting: str, python: str, options: Mapping[str, Any], w
             cwd="/",
             **options,
         )
-        said = done.stderr.strip().splitlines()
-        fault = (said[-1] if said else f"ended with status {done.returncode}") if done.returncode else ""
+        lines = done.stderr.strip().splitlines()
+        fault = (lines[-1] if lines else f"ended with status {done.returncode}") if done.returncode else ""
     except (OSError, subprocess.TimeoutExpired) as error:
         fault = str(error)
     where = _closed_folder(Path(python))

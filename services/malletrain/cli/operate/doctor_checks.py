@@ -76,7 +76,7 @@ class CommandResult:
     error: str = ""
 
 
-def ask(argv: Sequence[str]) -> CommandResult:
+def run_query(argv: Sequence[str]) -> CommandResult:
     """Run a command, with times in UTC and in the C locale."""
     environment = os.environ | {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
@@ -85,8 +85,8 @@ def ask(argv: Sequence[str]) -> CommandResult:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return CommandResult(False, "", str(error))
-    said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    return CommandResult(done.returncode == 0, done.stdout, said[-1] if said and done.returncode else "")
+    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return CommandResult(done.returncode == 0, done.stdout, lines[-1] if lines and done.returncode else "")
 
 
 def programs(names: Iterable[str], setting: str) -> Finding:
@@ -156,9 +156,9 @@ def judge_reach(scheduler: str, hold: HoldSettings, settings: AllSettings, other
     inside = [name for name, address in addresses.items() if address.startswith(_LOOPBACK)]
     outside = [name for name, address in addresses.items() if address and name not in inside]
     if not outside:
-        shown = ", ".join(others[:_SHOWN_NODES]) + ", .." * (len(others) > _SHOWN_NODES)
+        some = ", ".join(others[:_SHOWN_NODES]) + ", .." * (len(others) > _SHOWN_NODES)
         found = (
-            f"loopback only, but other machines are: {shown}" if others else "loopback only: all nodes are this machine"
+            f"loopback only, but other machines are: {some}" if others else "loopback only: all nodes are this machine"
         )
         remedy = f"set {', '.join(addresses)} and job_manager.interfaces: see docs/operators/several-machines.md"
         return judge("reach", not others or not hold.held, found, remedy)
@@ -206,8 +206,8 @@ def examine_own_nodes(section: ScavengerSettings) -> Iterator[Finding]:
             yield judge(name, False, one_line(str(error)), "see the message")
             return
         if done.returncode:
-            said = one_line(done.stdout or done.stderr)
-            yield judge(name, False, f"{node}: {said}", "mend it, or change scavenger.node_check")
+            output = one_line(done.stdout or done.stderr)
+            yield judge(name, False, f"{node}: {output}", "mend it, or change scavenger.node_check")
             return
     yield judge(name, True, "nothing is known against this machine", "")
 
@@ -235,8 +235,8 @@ def judge_slow_nodes(called: Iterable[scavenger_pb2.SlowNodeStatus]) -> Iterator
     """Which nodes count as slow; nothing where none does. Pure."""
     slow = [node for node in called if node.counts]
     if slow:
-        told = "; ".join(f"{node.name}: {one_line(node.reason)}" for node in slow[:_TOLD_SLOW_NODES])
-        found = f"{len(slow)} count{'s' * (len(slow) == 1)} as slow: {told}"
+        reasons = "; ".join(f"{node.name}: {one_line(node.reason)}" for node in slow[:_TOLD_SLOW_NODES])
+        found = f"{len(slow)} count{'s' * (len(slow) == 1)} as slow: {reasons}"
         yield judge("nodes", False, found, "look at clocks, cooling and other processes there; see docs/slow-nodes.md")
 
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from malletrain.cli.operate.doctor_checks import Finding, ask, clocks, examine_queries, judge, programs
+from malletrain.cli.operate.doctor_checks import Finding, clocks, examine_queries, judge, programs, run_query
 from malletrain.common.untrusted_json import UntrustedJsonError, parse_object
 from malletrain.runtime.access.installation import own_user
 from malletrain.runtime.clock import SystemClock
@@ -91,11 +91,11 @@ def _judge_cgroups(text: str) -> Finding:
     except (UntrustedJsonError, TypeError, KeyError, AttributeError):
         return Finding(name, False, "its file can't be read", remedy)
     if off:
-        said = "; ".join(f"{part} off: {_WITHOUT[part]}" for part in off)
-        return Finding(name, False, said, remedy)
+        state = "; ".join(f"{part} off: {_WITHOUT[part]}" for part in off)
+        return Finding(name, False, state, remedy)
     if opening:
-        said = f"every job may open every GPU: `allow` of devices has {opening[0]!r}"
-        return Finding(name, False, said, f"{remedy}, with the list `allow` of {_DOC}")
+        state = f"every job may open every GPU: `allow` of devices has {opening[0]!r}"
+        return Finding(name, False, state, f"{remedy}, with the list `allow` of {_DOC}")
     if left_out:
         return Finding(name, False, f"nothing on {', '.join(left_out[:10])} (exclude_hosts)", remedy)
     return Finding(name, True, "GPUs, cores and memory")
@@ -127,7 +127,7 @@ def opens_gpus(entry: object) -> bool:
 def enabled_hooks(text: str) -> list[str]:
     """Names of the enabled hooks that `qmgr -c 'list hook'` prints."""
     _, *pieces = _HOOK.split(text)
-    return [name for name, said in zip(pieces[::2], pieces[1::2], strict=True) if _ENABLED.search(said)]
+    return [name for name, attributes in zip(pieces[::2], pieces[1::2], strict=True) if _ENABLED.search(attributes)]
 
 
 _LIMIT = re.compile(r'\[([uo]):"?([^="\]]+)"?=(\d+)\]')
@@ -323,31 +323,33 @@ def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
     """All checks, in the order in which problems should be solved."""
     names = [section.pbsnodes, section.qstat, section.pbs_rstat]
     yield programs([*names, *(("qsub", "qdel") if section.hold.queue else ())], "scavenger.pbs.pbsnodes..")
-    queues = ask([section.qstat, "-Qf", "-F", "json"])
+    queues = run_query([section.qstat, "-Qf", "-F", "json"])
     yield judge("server", queues.ok, "answers" if queues.ok else queues.error, "see PBS_SERVER and the network")
     if not queues.ok:
         return
     yield from examine_queries(lambda: pbs_source(section, SystemClock()))
-    asked, server = parse_json(queues.text), parse_json(ask([section.qstat, "-Bf", "-F", "json"]).text)
-    for command, answer in (("-Qf", asked), ("-Bf", server)):
+    queue_list, server = parse_json(queues.text), parse_json(run_query([section.qstat, "-Bf", "-F", "json"]).text)
+    for command, answer in (("-Qf", queue_list), ("-Bf", server)):
         if not answer:
             remedy = f"see what it prints: {section.qstat} {command} -F json"
             yield Finding(f"qstat {command}", False, "prints no JSON that can be read", remedy)
-    if not asked:
+    if not queue_list:
         return
-    when = asked.get("timestamp")
-    scheduler = parse_scheduler(ask(["qmgr", "-c", "list sched"]).text)
+    when = queue_list.get("timestamp")
+    scheduler = parse_scheduler(run_query(["qmgr", "-c", "list sched"]).text)
     by_gpu = section.units == "gpus"
     report = PbsReport(
-        queues=_tables(asked.get("Queue")),
+        queues=_tables(queue_list.get("Queue")),
         server=next(iter(_tables(server.get("Server")).values()), {}),
         scheduler=scheduler,
         time=when if isinstance(when, int | float) else None,
         hosts=pbs_hosts(section),
         scheduler_file=_scheduler_file(scheduler),
         nodes=_nodes(section) if by_gpu else {},
-        hooks="".join(ask(["qmgr", "-c", f"list {kind}"]).text for kind in ("pbshook", "hook")) if by_gpu else "",
-        cgroups=ask(["qmgr", "-c", "export hook pbs_cgroups application/x-config default"]).text if by_gpu else "",
+        hooks="".join(run_query(["qmgr", "-c", f"list {kind}"]).text for kind in ("pbshook", "hook")) if by_gpu else "",
+        cgroups=run_query(["qmgr", "-c", "export hook pbs_cgroups application/x-config default"]).text
+        if by_gpu
+        else "",
     )
     yield from judge_pbs(report, section, time.time())
 
@@ -358,7 +360,7 @@ def pbs_hosts(section: PbsSettings) -> dict[str, str]:
 
 
 def _nodes(section: PbsSettings) -> dict[str, dict[str, Any]]:
-    return _tables(parse_json(ask([section.pbsnodes, "-av", "-F", "json"]).text).get("nodes"))
+    return _tables(parse_json(run_query([section.pbsnodes, "-av", "-F", "json"]).text).get("nodes"))
 
 
 def _scheduler_file(scheduler: Mapping[str, str]) -> str | None:

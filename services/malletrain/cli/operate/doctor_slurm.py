@@ -8,7 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from malletrain.cli.operate.doctor_checks import CommandResult, Finding, ask, clocks, examine_queries, judge, programs
+from malletrain.cli.operate.doctor_checks import (
+    CommandResult,
+    Finding,
+    clocks,
+    examine_queries,
+    judge,
+    programs,
+    run_query,
+)
 from malletrain.runtime.clock import SystemClock
 from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
 from malletrain.scavenger.sources.schedulers.slurm import slurm_source
@@ -45,7 +53,7 @@ def examine_slurm(section: SlurmSettings) -> Iterator[Finding]:
     """All checks, in the order in which problems should be solved."""
     names = [section.sinfo, section.squeue, section.scontrol]
     yield programs([*names, *(("sbatch", "srun", "scancel") if section.hold.queue else ())], "scavenger.slurm.sinfo..")
-    config = ask([section.scontrol, "show", "config"])
+    config = run_query([section.scontrol, "show", "config"])
     yield judge(
         "slurmctld", config.ok, "answers" if config.ok else config.error, "see SLURM_CONF, munge and the network"
     )
@@ -110,7 +118,7 @@ def parse_partitions(text: str) -> dict[str, dict[str, str]]:
 def slurm_hosts(section: SlurmSettings) -> dict[str, str]:
     """By node: its address or host, as Slurm knows it; nothing where Slurm does not say."""
     argv = [section.sinfo, "-h", "-N", "-p", ",".join(section.partitions), "-o", "%N|%o"]
-    lines = ask(argv).text.splitlines() if section.partitions else []
+    lines = run_query(argv).text.splitlines() if section.partitions else []
     return {name: host for name, _, host in (line.strip().partition("|") for line in lines) if host}
 
 
@@ -133,15 +141,15 @@ def _report(section: SlurmSettings, config_text: str) -> SlurmReport:
             *("--nodes=1", "--time=1", *size_of_a_placeholder(section)),
             *section.hold.options,
         ]
-        submission = ask([*test, "--wrap=true"])
+        submission = run_query([*test, "--wrap=true"])
     else:
-        idle = ask(
+        idle = run_query(
             [section.sinfo, "-h", "-N", "-p", ",".join(section.partitions), "-t", "idle", "-o", "%N"]
         ).text.split()
         if idle:
             command = section.hold.ssh or ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
-            ssh = ask([*command, idle[0], "true"])
-    partitions = parse_partitions(ask([section.scontrol, "-o", "show", "partition"]).text)
+            ssh = run_query([*command, idle[0], "true"])
+    partitions = parse_partitions(run_query([section.scontrol, "-o", "show", "partition"]).text)
     return SlurmReport(config, partitions, when, submission, ssh)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from malletrain.cli.operate.doctor_checks import CommandResult, Finding, ask, judge
+from malletrain.cli.operate.doctor_checks import CommandResult, Finding, judge, run_query
 from malletrain.cli.operate.doctor_slurm import size_of_a_placeholder
 from malletrain.cli.shared.output import one_line
 from malletrain.scavenger.sources.schedulers.availability import UnreadableError
@@ -30,7 +30,7 @@ _UNFINISHED = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUS
 
 @dataclass(frozen=True)
 class TrialState:
-    """How the placeholder fares.
+    """How far the placeholder is, by the scheduler.
 
     Attributes:
         node: Where it runs or ran; empty before it has started.
@@ -52,7 +52,7 @@ class TrialClient(Protocol):
         """Submit one that imports the agent and ends."""
 
     def look(self, identifier: str) -> TrialState | None:
-        """How it fares; None if the scheduler does not say."""
+        """How far it is; None if the scheduler does not say."""
 
     def delete(self, identifier: str) -> CommandResult:
         """Delete it, if it has not ended."""
@@ -70,16 +70,16 @@ class SlurmTrial:
         work = shlex.join(["srun", hold.python, "-c", _PROGRAM])
         where = [f"--partition={hold.queue}", f"--job-name={_NAME}", f"--output={hold.log}", "--no-requeue", "--time=2"]
         size = ["--nodes=1", *size_of_a_placeholder(self.section)]
-        return ask(["sbatch", "--parsable", *where, *size, *hold.options, f"--wrap={work}"])
+        return run_query(["sbatch", "--parsable", *where, *size, *hold.options, f"--wrap={work}"])
 
     def look(self, identifier: str) -> TrialState | None:
         """By `scontrol show job`."""
-        answer = ask([self.section.scontrol, "-o", "show", "job", identifier])
+        answer = run_query([self.section.scontrol, "-o", "show", "job", identifier])
         return parse_slurm_trial(answer.text) if answer.ok else None
 
     def delete(self, identifier: str) -> CommandResult:
         """By scancel."""
-        return ask(["scancel", identifier])
+        return run_query(["scancel", identifier])
 
 
 @dataclass(frozen=True)
@@ -95,16 +95,16 @@ class PbsTrial:
         chunk = f"select=1:ncpus={self.section.gpu_share.cpus or 1}:ngpus=1" if by_gpu else "select=1:ncpus=1"
         how = ["-q", hold.queue, "-N", _NAME, "-r", "n", "-j", "oe", "-o", hold.log, "-l", chunk]
         limit = ["-l", f"place={'shared' if by_gpu else 'exclhost'}", "-l", f"walltime={_LIMIT_SECONDS}"]
-        return ask(["qsub", *how, *limit, *hold.options, "--", hold.python, "-c", _PROGRAM])
+        return run_query(["qsub", *how, *limit, *hold.options, "--", hold.python, "-c", _PROGRAM])
 
     def look(self, identifier: str) -> TrialState | None:
         """By qstat; ended jobs are told of only with `job_history_enable`."""
-        answer = ask([self.section.qstat, "-x", *QSTAT_FULL, identifier])
+        answer = run_query([self.section.qstat, "-x", *QSTAT_FULL, identifier])
         return parse_pbs_trial(answer.text, identifier) if answer.ok else None
 
     def delete(self, identifier: str) -> CommandResult:
         """By qdel."""
-        return ask(["qdel", identifier])
+        return run_query(["qdel", identifier])
 
 
 def parse_slurm_trial(text: str) -> TrialState | None:
@@ -117,8 +117,8 @@ def parse_slurm_trial(text: str) -> TrialState | None:
     status = values.get("ExitCode", "").partition(":")[0]
     ended = state not in _UNFINISHED
     reason = values.get("Reason", "None")
-    said = state if reason == "None" else f"{state} ({reason})"
-    return TrialState(node, ended, int(status) if ended and status.isdigit() else None, said)
+    reason_text = state if reason == "None" else f"{state} ({reason})"
+    return TrialState(node, ended, int(status) if ended and status.isdigit() else None, reason_text)
 
 
 def parse_pbs_trial(text: str, identifier: str) -> TrialState | None:
@@ -155,10 +155,10 @@ def examine_try(
     answer = client.submit()
     if not answer.ok:
         return Finding(check, False, f"refused: {one_line(answer.error)}", "see these words, and hold.options")
-    said = _ID.match(answer.text.strip())
-    if said is None:
+    submitted = _ID.match(answer.text.strip())
+    if submitted is None:
         return Finding(check, False, f"submitted, but as which job? {one_line(answer.text)}", "see this user's jobs")
-    identifier = said[0]
+    identifier = submitted[0]
     try:
         return _watch(client, identifier, hold, monotonic, sleep)
     finally:

@@ -104,7 +104,7 @@ def drain(
     if as_json:
         print_json(to_dict(done))
     else:
-        _say("drained", names, everything)
+        _print_change("drained", names, everything)
         if strange:
             typer.echo(f"not idle: {', '.join(strange)}: drained before, used by others, or is a name wrong?", err=True)
         if done.released:
@@ -128,7 +128,7 @@ def resume(
     if as_json:
         print_json(to_dict(done))
     elif done.resumed or done.all_resumed or done.released:
-        _say("resumed", sorted({*done.resumed, *done.released}), done.all_resumed)
+        _print_change("resumed", sorted({*done.resumed, *done.released}), done.all_resumed)
     else:
         typer.echo("nothing of this was drained or quarantined", err=True)
 
@@ -138,7 +138,7 @@ def _not_idle(stubs: ServiceStubs, names: list[str]) -> list[str]:
     return sorted(set(names) - {node.name for node in listed})
 
 
-def _say(what: str, names: list[str], everything: bool) -> None:
+def _print_change(what: str, names: list[str], everything: bool) -> None:
     typer.echo(f"{what}: {', '.join(['all nodes'] * everything + names)}")
 
 

@@ -29,47 +29,47 @@ def plan(
         request = allocator_pb2.GetPlanRequest(generation=generation)
         response = stubs.allocator.GetPlan(request, timeout=DEADLINE_SECONDS)
         tuned = "" if as_json or generation else tuning_line(stubs)
-    shown = response.plan if response.HasField("plan") else None
+    printed = response.plan if response.HasField("plan") else None
     if as_json:
-        print_json(to_dict(shown) if shown else None)
+        print_json(to_dict(printed) if printed else None)
         return
-    if shown is None:
+    if printed is None:
         typer.echo("no plan yet: it takes a node or a job")
         return
-    outcome = "applied" if shown.applied else f"refused: {shown.refusal}"
-    typer.echo(f"plan {shown.generation}, {ago(shown.create_time, time.time())} ago, {outcome}")
-    typer.echo(f"because {shown.trigger}")
+    outcome = "applied" if printed.applied else f"refused: {printed.refusal}"
+    typer.echo(f"plan {printed.generation}, {ago(printed.create_time, time.time())} ago, {outcome}")
+    typer.echo(f"because {printed.trigger}")
     if tuned:
         typer.echo(tuned)
-    allocation = shown.allocation
+    allocation = printed.allocation
     typer.echo(
         f"{allocation.status} by {allocation.solver} in {1000 * allocation.solve_seconds:.2f} ms, "
-        f"objective {allocation.objective:,.1f}, pool of {len(shown.problem.nodes)} nodes"
+        f"objective {allocation.objective:,.1f}, pool of {len(printed.problem.nodes)} nodes"
     )
-    before = {demand.id: len(demand.current_nodes) for demand in shown.problem.jobs}
+    before = {demand.id: len(demand.current_nodes) for demand in printed.problem.jobs}
     rows = [
         [entry.job_id, f"{before.get(entry.job_id, 0)} → {len(entry.nodes)}", " ".join(entry.nodes) or "-"]
         for entry in allocation.assignments
     ]
     columns = ["job", "scale", "nodes"]
-    demands = {demand.id: demand for demand in shown.problem.jobs}
+    demands = {demand.id: demand for demand in printed.problem.jobs}
     if any(demand.owner for demand in demands.values()):
         columns[1:1] = ["owner", "weight"]
         for row in rows:
             row[1:1] = [demands[row[0]].owner, plan_weight(demands[row[0]])]
     print_table(columns, rows)
-    for decision in shown.fleets:
+    for decision in printed.fleets:
         typer.echo(f"{decision.fleet_id}: {decision_in_words(decision)}")
-    for part in shown.parts:
-        if len(shown.parts) > 1 or _has_terms(part):
-            typer.echo(part_in_words(part, shown.problem))
-    if outside := jobs_without_place(shown):
+    for part in printed.parts:
+        if len(printed.parts) > 1 or _has_terms(part):
+            typer.echo(part_in_words(part, printed.problem))
+    if outside := jobs_without_place(printed):
         typer.echo(f"without a place in their pool: {' '.join(outside)}")
-    for job_id, fault in sorted(shown.left_out.items()):
+    for job_id, fault in sorted(printed.left_out.items()):
         typer.echo(f"{job_id} was left out, and kept its nodes: its figures are wrong ({fault})")
-    if shown.problem.HasField("max_nodes"):
-        typer.echo(f"all jobs together may have {shown.problem.max_nodes} nodes")
-    for owner, limit in sorted(shown.problem.owner_limits.items()):
+    if printed.problem.HasField("max_nodes"):
+        typer.echo(f"all jobs together may have {printed.problem.max_nodes} nodes")
+    for owner, limit in sorted(printed.problem.owner_limits.items()):
         typer.echo(f"{owner} may have {limit} nodes")
 
 

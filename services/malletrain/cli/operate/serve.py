@@ -73,8 +73,8 @@ async def _serve(
     certificates = installation.certificates(name.value)
     certificates.renew()
     beside = [
-        start_task(lasting(owner.keep(), "owner's token"), "owner's token"),
-        start_task(lasting(certificates.keep(), "certificates"), "certificates"),
+        start_task(lasting(owner.keep_renewed(), "owner's token"), "owner's token"),
+        start_task(lasting(certificates.keep_renewed(), "certificates"), "certificates"),
     ]
     if (viewer := installation.viewer_folder()) is not None:
         # A dashboard that can't be served is no reason for a service to end.
@@ -103,7 +103,7 @@ async def _serve(
 async def _keep_in_any_case(viewer: ViewerFolder) -> None:
     while True:
         try:
-            await viewer.keep()
+            await viewer.keep_renewed()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
             log_failure(error)
         await asyncio.sleep(_AGAIN_SECONDS)

@@ -61,7 +61,7 @@ class ServiceForks:
             return
         self.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, _opened(os.devnull, os.O_RDWR) as null:
+        with theirs, _open(os.devnull, os.O_RDWR) as null:
             ours.settimeout(_START_SECONDS)
             self._connection = ours
             words = [sys.executable, "-P", "-m", _PROGRAM, str(os.getpid()), str(theirs.fileno()), "." * _ROOM_BYTES]
@@ -97,7 +97,7 @@ class ServiceForks:
         elif self._has_forked:
             with suppress(OSError):
                 self.prepare()
-        with _opened(os.devnull, os.O_RDONLY) as null:
+        with _open(os.devnull, os.O_RDONLY) as null:
             return spawn(command, os.environ, stdin=null, stdout=log, stderr=log)
 
     def _fork(self, command: Sequence[str], log: int) -> ChildProcess:
@@ -129,7 +129,7 @@ class ServiceForks:
 
 
 @contextmanager
-def _opened(path: str, flags: int) -> Iterator[int]:
+def _open(path: str, flags: int) -> Iterator[int]:
     descriptor = os.open(path, flags)
     try:
         yield descriptor

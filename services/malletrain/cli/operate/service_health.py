@@ -38,7 +38,7 @@ class HealthAnswer(Enum):
 
 @dataclass(frozen=True)
 class Activity:
-    """What a process does.
+    """How busy a process is, by the kernel.
 
     Attributes:
         state: State of its first thread, in which the event loop of a service runs: a letter as in /proc/PID/stat.
@@ -94,7 +94,7 @@ class HealthQuestions:
     """Asks one service whether it serves (grpc.health.v1), over TLS; never waits."""
 
     def __init__(self, peer: Peer) -> None:
-        """Ask nothing yet."""
+        """Nothing happens before `look`."""
         self._peer = peer
         self._channel: grpc.Channel | None = None
         self._call: Any = None

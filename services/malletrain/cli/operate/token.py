@@ -33,27 +33,27 @@ def token(
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """Print a token: the one that the command itself shows, or with options a new one, which only operators make."""
-    asked = user is not None or role or lifespan
-    if bool(asked) + bool(revoke) + bool(revoke_user) > 1:
+    new_token = user is not None or role or lifespan
+    if bool(new_token) + bool(revoke) + bool(revoke_user) > 1:
         raise InvalidInputError("--revoke", "nothing else beside it, and one of --revoke and --revoke-user")
     with connect() as stubs:
         if revoke or revoke_user:
             _revoke(stubs, revoke, revoke_user)
             return
-        answer = _created(stubs, user, role, lifespan) if asked else _own(stubs)
+        answer = _create_token(stubs, user, role, lifespan) if new_token else _own_token(stubs)
     if as_json:
         print_json(answer)
         return
     typer.echo(answer["token"])
 
 
-def _own(stubs: ServiceStubs) -> dict[str, Any]:
+def _own_token(stubs: ServiceStubs) -> dict[str, Any]:
     """The token that the command shows, once a service has accepted it."""
     identity = stubs.access.GetIdentity(access_pb2.GetIdentityRequest(), timeout=DEADLINE_SECONDS).identity
-    return _shown(stubs.credential.token(), identity)
+    return _token_fields(stubs.credential.token(), identity)
 
 
-def _created(stubs: ServiceStubs, user: str | None, role: TokenRole | None, lifespan: str) -> dict[str, Any]:
+def _create_token(stubs: ServiceStubs, user: str | None, role: TokenRole | None, lifespan: str) -> dict[str, Any]:
     if user is None:
         user = stubs.access.GetIdentity(access_pb2.GetIdentityRequest(), timeout=DEADLINE_SECONDS).identity.user
     request = access_pb2.CreateTokenRequest(
@@ -62,10 +62,10 @@ def _created(stubs: ServiceStubs, user: str | None, role: TokenRole | None, life
         lifespan_seconds=parse_duration(lifespan, "--lifespan") if lifespan else 0.0,
     )
     response = stubs.access.CreateToken(request, timeout=DEADLINE_SECONDS)
-    return _shown(response.token, response.identity)
+    return _token_fields(response.token, response.identity)
 
 
-def _shown(token: str, identity: access_pb2.Identity) -> dict[str, Any]:
+def _token_fields(token: str, identity: access_pb2.Identity) -> dict[str, Any]:
     return {"token": token, **to_dict(identity)}
 
 

@@ -126,8 +126,8 @@ def tune(
     if apply and not file.is_file():
         raise InvalidInputError("--apply", "a file of settings to write to (--config)", str(file))
     past = read_journal(journal or str(settings.state_dir), settings)
-    begin, end, said = span_of(past, since)
-    notes = [*said, *journal_input(past, begin, end).notes]
+    begin, end, span_notes = span_of(past, since)
+    notes = [*span_notes, *journal_input(past, begin, end).notes]
     days = _days(past, begin, end, notes)
     forward, coalescing = _try(days, settings)
     values = _recommended(forward, coalescing)
@@ -223,7 +223,7 @@ def _ran_out(trials: Trials, days: Sequence[TuningDay]) -> list[str]:
 def _rows(trials: Trials) -> list[tuple[str, ...]]:
     comparison = trials.comparison
     ranked = sorted(comparison.gains.items(), key=lambda entry: -entry[1].mean)
-    shown = dict(ranked[:_ROWS_SHOWN]) | {comparison.present: comparison.gains[comparison.present]}
+    best = dict(ranked[:_ROWS_SHOWN]) | {comparison.present: comparison.gains[comparison.present]}
     return [
         (
             settings.forward_policy.value,
@@ -234,7 +234,7 @@ def _rows(trials: Trials) -> list[tuple[str, ...]]:
             f"{_node_hours(gain, trials):+,.2f}",
             "best" if settings == comparison.best else "present" if settings == comparison.present else "",
         )
-        for settings, gain in shown.items()
+        for settings, gain in best.items()
     ]
 
 

@@ -42,8 +42,7 @@ class DutyCycle:
         used: Callable[[], float] = time.process_time,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Begin.
-
+        """
         Args:
             share: Share of a core, above 0 and at most 1.
             seconds: Wall-clock time in seconds after which it is over.

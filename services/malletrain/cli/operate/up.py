@@ -195,7 +195,7 @@ class ServiceRunner:
         forks: ServiceForks,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start nothing yet.
+        """Nothing happens before `start`.
 
         Args:
             config: File of settings that they get; None: the usual one.
@@ -233,7 +233,7 @@ class ServiceRunner:
                 if service.start_in <= 0:
                     self._launch(service)
             elif service.process.poll() is not None:
-                self._ended(service)
+                self._handle_end(service)
             else:
                 self._listen(service, service.process, now, seconds)
         if not self._announced and all(service.served for service in self._services):
@@ -298,7 +298,7 @@ class ServiceRunner:
         service.started = self._monotonic()
         service.questions.close()
 
-    def _ended(self, service: ServiceProcess) -> None:
+    def _handle_end(self, service: ServiceProcess) -> None:
         assert service.process is not None
         code = service.process.returncode
         service.process = None

@@ -52,9 +52,3 @@ def _make_narrow(option: OptionInfo, kind: Any) -> None:
     elif option.metavar is None and not any(issubclass(part, bool) for part in kinds):
         numbers = [part for part in kinds if issubclass(part, int | float)]
         option.metavar = "N" if numbers else "PATH" if any(issubclass(part, Path) for part in kinds) else "TEXT"
-
-
-def option_names(verb: Callable[..., Any]) -> set[str]:
-    """The parameters of a verb that are options."""
-    hints = get_type_hints(verb, include_extras=True)
-    return {name for name, hint in hints.items() if any(isinstance(part, OptionInfo) for part in get_args(hint))}

@@ -67,19 +67,19 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) ->
     cells = [[column.name, *(row[index] for row in rows)] for index, column in enumerate(columns)]
     wanted = [max(_longest_line(cell) for cell in column) for column in cells]
     least = [min(wanted[index], _least_width(index, columns[index], column)) for index, column in enumerate(cells)]
-    shown = list(range(len(columns)))
-    while _total(least[index] for index in shown) > width:
-        optional = [index for index in shown if columns[index].rank]
+    fitting = list(range(len(columns)))
+    while _total(least[index] for index in fitting) > width:
+        optional = [index for index in fitting if columns[index].rank]
         if not optional:
             break
-        shown.remove(max(optional, key=lambda index: (columns[index].rank, index)))
-    widths = {index: least[index] for index in shown}
-    left = width - _total(widths.values())
-    for position, index in enumerate(sorted(shown, key=lambda index: (wanted[index] - widths[index], index))):
-        more = min(wanted[index] - widths[index], max(0, left) // (len(shown) - position))
+        fitting.remove(max(optional, key=lambda index: (columns[index].rank, index)))
+    widths = {index: least[index] for index in fitting}
+    spare = width - _total(widths.values())
+    for position, index in enumerate(sorted(fitting, key=lambda index: (wanted[index] - widths[index], index))):
+        more = min(wanted[index] - widths[index], max(0, spare) // (len(fitting) - position))
         widths[index] += more
-        left -= more
-    return Layout(tuple(shown), tuple(widths[index] for index in shown))
+        spare -= more
+    return Layout(tuple(fitting), tuple(widths[index] for index in fitting))
 
 
 def _total(widths: Iterable[int]) -> int:

@@ -73,40 +73,38 @@ def print_listing(columns: Sequence[Column], rows: Sequence[ListingRow], view: L
     """Print a listing as it is wanted.
 
     Args:
-        columns: Its columns.
-        rows: Its rows.
         view: What is wanted of it.
         nothing: What is said, on standard error, where there are no rows.
 
     Raises:
         InvalidInputError: there is no column to sort by as the view wants.
     """
-    shown = _limited(columns, rows, view)
+    listed = _limited(columns, rows, view)
     if view.as_json:
-        print_json([row.document() for row in shown])
+        print_json([row.document() for row in listed])
         return
-    if not shown:
+    if not listed:
         typer.echo(nothing, err=True)
     if view.output is Output.NAME:
-        for row in shown:
+        for row in listed:
             typer.echo(_text(row.cells[0]))
     elif view.output is Output.CSV:
-        _print_csv(columns, shown, headers=view.headers)
-    elif shown:
-        _print_table(columns, shown, view)
+        _print_csv(columns, listed, headers=view.headers)
+    elif listed:
+        _print_table(columns, listed, view)
 
 
 def _limited(columns: Sequence[Column], rows: Sequence[ListingRow], view: ListingView) -> list[ListingRow]:
     """The rows that are wanted, in the wanted order."""
-    kept = list(rows)
+    ordered = list(rows)
     if view.sort:
         name = view.sort.removeprefix("-").casefold()
         known = [column.name for column in columns]
         if name not in [entry.casefold() for entry in known]:
             raise InvalidInputError("--sort", f"one of {', '.join(known)}, after - for the other order", view.sort)
         index = next(index for index, entry in enumerate(known) if entry.casefold() == name)
-        kept.sort(key=lambda row: _sort_key(row.cells[index]), reverse=view.sort.startswith("-"))
-    return kept[: view.limit] if view.limit else kept
+        ordered.sort(key=lambda row: _sort_key(row.cells[index]), reverse=view.sort.startswith("-"))
+    return ordered[: view.limit] if view.limit else ordered
 
 
 def _sort_key(cell: ListingCell | str) -> tuple[int, float, str]:
@@ -135,15 +133,15 @@ def _print_csv(columns: Sequence[Column], rows: Sequence[ListingRow], *, headers
 
 def _print_table(columns: Sequence[Column], rows: Sequence[ListingRow], view: ListingView) -> None:
     wide = view.output is Output.WIDE
-    kept = [
+    visible_columns = [
         index
         for index, column in enumerate(columns)
         if (wide or not column.only_wide)
         and not (column.only_filled and all(_text(row.cells[index]) in _SAYS_NOTHING for row in rows))
     ]
-    texts = [[visible(_text(row.cells[index])) for index in kept] for row in rows]
-    styles = [[_style(row.cells[index]) for index in kept] for row in rows]
-    print_rows([columns[index] for index in kept], texts, styles, headers=view.headers)
+    texts = [[visible(_text(row.cells[index])) for index in visible_columns] for row in rows]
+    styles = [[_style(row.cells[index]) for index in visible_columns] for row in rows]
+    print_rows([columns[index] for index in visible_columns], texts, styles, headers=view.headers)
 
 
 def _style(cell: ListingCell | str) -> str:

@@ -125,12 +125,12 @@ def print_table(
     if one_line:
         heads[-1] = replace(heads[-1], cut=True)
     # Escaped before columns are measured: what is escaped takes more room.
-    shown = [[visible(cell) for cell in row] for row in rows]
+    escaped = [[visible(cell) for cell in row] for row in rows]
     if one_line:
-        shown = [[*row[:-1], first_line(row[-1])] for row in shown]
+        escaped = [[*row[:-1], first_line(row[-1])] for row in escaped]
     if title:
         write_styled([(title, "bold")])
-    print_rows(heads, shown)
+    print_rows(heads, escaped)
 
 
 def print_rows(
@@ -143,7 +143,6 @@ def print_rows(
     """Print rows whose cells have nothing to escape: on a terminal as they fit, else whole with tabs between cells.
 
     Args:
-        columns: Their columns.
         rows: Cells, one for each column.
         styles: The style of each cell; empty: none has one.
         headers: Whether the names of the columns come first.
@@ -158,10 +157,10 @@ def print_rows(
         for line in lines_of(columns, names, layout):
             write_styled([(joined(line), "bold")])
     for number, row in enumerate(rows):
-        shown = [styles[number][index] if styles else "" for index in layout.shown]
+        line_styles = [styles[number][index] if styles else "" for index in layout.shown]
         for line in lines_of(columns, row, layout):
             parts: list[tuple[str, str]] = []
-            for cell, style in zip(line, shown, strict=True):
+            for cell, style in zip(line, line_styles, strict=True):
                 parts += [(joined(("", "")), ""), (cell, style)] if parts else [(cell, style)]
             write_styled(parts)
 

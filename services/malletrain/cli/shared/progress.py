@@ -36,12 +36,12 @@ def progress_bar(name: str, total: float, *, counts: bool = False) -> Iterator[C
     both = sys.stdout.isatty()
     with Progress(*columns, console=console, transient=True, redirect_stdout=both) as progress:
         task = progress.add_task(name, total=total)
-        shown = 0.0
+        drawn = 0.0
 
         def show(done: float) -> None:
-            nonlocal shown
-            if done - shown >= total / _STEPS or done >= total:
-                shown = done
+            nonlocal drawn
+            if done - drawn >= total / _STEPS or done >= total:
+                drawn = done
                 progress.update(task, completed=done)
 
         yield show

@@ -112,8 +112,8 @@ def guard_verbs(app: typer.Typer) -> typer.Typer:
 
 def has_terminal() -> bool:
     """Whether standard output is a terminal, or something that passes on what one shows (TTY_COMPATIBLE=1)."""
-    said = os.environ.get("TTY_COMPATIBLE", "")
-    return said == "1" if said in ("0", "1") else sys.stdout.isatty()
+    compatible = os.environ.get("TTY_COMPATIBLE", "")
+    return compatible == "1" if compatible in ("0", "1") else sys.stdout.isatty()
 
 
 def terminal_width() -> int:
@@ -127,11 +127,11 @@ def write_styled(parts: Iterable[tuple[str, str]]) -> None:
     Args:
         parts: Texts, and the name of the style of each; empty: none.
     """
-    shown = [(visible(text), style) for text, style in parts]
+    escaped = [(visible(text), style) for text, style in parts]
     if not has_terminal() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        line = "".join(text for text, _ in shown)
+        line = "".join(text for text, _ in escaped)
     else:
-        line = "".join(f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style and text else text for text, style in shown)
+        line = "".join(f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style and text else text for text, style in escaped)
     _send(f"{line.rstrip()}\n")
 
 

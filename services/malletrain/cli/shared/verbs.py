@@ -36,8 +36,8 @@ class Verb(TyperCommand):
 
         ctx.ignore_unknown_options = True
         values, others, _ = self.make_parser(ctx).parse_args(args=list(words))
-        if said := of_option(str(ctx.info_name), option, words, values.get("command") or others):
-            error.message, error.possibilities = f"{error.message}; {said}", None
+        if advice := of_option(str(ctx.info_name), option, words, values.get("command") or others):
+            error.message, error.possibilities = f"{error.message}; {advice}", None
 
 
 class VerbGroup(TyperGroup):
@@ -46,8 +46,8 @@ class VerbGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The verb that is called; of one that there is not, the error says which is probably meant."""
         word = args[0] if args else ""
-        asked = ctx.parent is None and not ctx.resilient_parsing  # else a shell completes what is not written yet
-        if asked and word and not word.startswith("-") and self.get_command(ctx, word) is None:
+        outermost = ctx.parent is None and not ctx.resilient_parsing  # else a shell completes what is not written yet
+        if outermost and word and not word.startswith("-") and self.get_command(ctx, word) is None:
             from malletrain.cli.shared.wrong_words import of_verb
 
             ctx.fail(f"No such command {word!r}: {of_verb(word, self.list_commands(ctx))}")
@@ -71,8 +71,8 @@ def _sparing(option: Any, process: Callable[[Any, Any], Any]) -> Callable[[Any, 
     def process_value(context: Any, value: Any) -> Any:
         if value is not None and not (value is option.default and _is_of_its_type(value)):
             return process(context, value)
-        given = () if value is None and several else value
-        return given if option.callback is None else option.callback(context, option, given)
+        passed = () if value is None and several else value
+        return passed if option.callback is None else option.callback(context, option, passed)
 
     return process_value
 

@@ -16,7 +16,6 @@ def of_option(verb: str, option: str, words: Sequence[str], others: Sequence[str
     """What is said of an option that a verb does not have; empty: nothing more than that.
 
     Args:
-        verb: The verb.
         option: The option, with its dashes.
         words: All words after the verb.
         others: What is left of them without the verb's own options: of the script, and this option.

@@ -167,7 +167,7 @@ def job_number(job: str) -> tuple[int, ...]:
 
 
 def _rank(job: QueuedJob, order: QueueOrder, now_s: float) -> tuple[float, float]:
-    """Smallest first."""
+    """By what waiting jobs are sorted: the job with the smallest rank comes first."""
     if order is QueueOrder.FCFS:
         return 0.0, job.submit_s
     if order is QueueOrder.PRIORITY:
@@ -179,8 +179,8 @@ def _rank(job: QueuedJob, order: QueueOrder, now_s: float) -> tuple[float, float
 def _why_not(job: QueuedJob, pool: BurstBufferPool | None, *, any_pool: bool) -> str:
     """Why a waiting job is not considered; empty: it is."""
     if job.reason not in _STARTABLE:
-        shown = "".join(character if character.isprintable() else "?" for character in job.reason.split(",")[0])
-        return shown[:_MAX_REASON_LENGTH] or "waits for no reason that Slurm tells"
+        printable = "".join(character if character.isprintable() else "?" for character in job.reason.split(",")[0])
+        return printable[:_MAX_REASON_LENGTH] or "waits for no reason that Slurm tells"
     if "+" in job.job:
         return "part of a heterogeneous job"
     if job.requests is None:

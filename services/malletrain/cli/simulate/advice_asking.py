@@ -87,11 +87,11 @@ def advice_of(question: AdviceQuestion, answers: SlurmAnswers, priorities: Mappi
             parse_queue(answers.queue, skip_unreadable=question.skip_unreadable), question.partitions
         )
     )
-    given = question.burst_buffer_gb
+    pool_gb = question.burst_buffer_gb
     pool = (
         choose_pool(parse_burst_buffers(answers.burst or ""), question.burst_buffer_name)
-        if given is None
-        else given_pool(given, jobs)
+        if pool_gb is None
+        else given_pool(pool_gb, jobs)
     )
     return advise_on(
         jobs,
@@ -101,7 +101,7 @@ def advice_of(question: AdviceQuestion, answers: SlurmAnswers, priorities: Mappi
         window=question.window,
         selection=question.selection,
         now_s=answers.at_s,
-        any_pool=given is not None,
+        any_pool=pool_gb is not None,
     )
 
 
@@ -135,7 +135,6 @@ def read_answers(folder: Path, *, burst: bool) -> SlurmAnswers:
     """Read recorded answers. The time is that at which the queue's file was written.
 
     Args:
-        folder: The folder.
         burst: Whether that of the burst buffer is wanted.
 
     Raises:

@@ -84,16 +84,16 @@ def run_rounds(
     _check_asking(settings)
     with open_record(settings.record, SystemClock()) as record:
         failures = 0
-        for left in reversed(range(settings.rounds)):
+        for remaining in reversed(range(settings.rounds)):
             try:
                 _round(question, settings, record)
                 failures = 0
             except SourceError as error:
                 failures += 1
-                if not left or failures == MAX_FAILURES:
+                if not remaining or failures == MAX_FAILURES:
                     raise
-                typer.echo(f"error: {_printable(str(error))}; {left} rounds are left", err=True)
-            if left:
+                typer.echo(f"error: {_printable(str(error))}; {remaining} rounds are left", err=True)
+            if remaining:
                 pause(settings.pause_seconds)
 
 
@@ -115,7 +115,7 @@ def undo_changes(settings: RoundSettings) -> None:
 def _round(question: AdviceQuestion, settings: RoundSettings, record: ChangeRecord) -> None:
     if record.is_long and not settings.dry_run:
         # Of all partitions and in any state: nothing is forgotten of a job that Slurm still knows.
-        record.shorten(asyncio.run(ask_priorities(settings.section, any_state=True)))
+        record.drop_ended(asyncio.run(ask_priorities(settings.section, any_state=True)))
     advice, reordering = asyncio.run(_look(question, settings, record.read()))
     print_advice(advice)
     _accept_and_apply(settings, reordering, record, "nothing to change: the selected jobs are first already")

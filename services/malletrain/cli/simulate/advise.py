@@ -175,8 +175,8 @@ def advise(
 
 def _check_applying(*, apply: bool, undo: bool, dry_run: bool, yes: bool, as_json: bool, recorded: Path | None) -> None:
     if not (apply or undo):
-        for name, given in (("--dry-run", dry_run), ("--yes", yes)):
-            if given:
+        for name, present in (("--dry-run", dry_run), ("--yes", yes)):
+            if present:
                 raise InvalidInputError(name, "--apply or --undo beside it")
         return
     if apply and undo:

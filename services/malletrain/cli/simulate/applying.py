@@ -27,7 +27,6 @@ class AppliedChange:
     """What became of a change.
 
     Attributes:
-        change: The change.
         priority: The job's priority afterwards; None: it waits no longer, or was not changed.
         skipped: Why it was not made, or has no effect; empty: it was made.
         refused: Whether Slurm does not let this account do it, so that no other change will succeed.
@@ -118,20 +117,22 @@ async def _apply(section: SlurmSettings, change: NiceChange, record: ChangeRecor
         await run(argv, section.timeout_seconds)
     except CommandFailedError as error:
         refused = any(words in str(error).lower() for words in _REFUSED)
-        record.outcome(change.job, took=False, values={}, said=str(error))
+        record.outcome(change.job, took=False, values={}, refusal=str(error))
         return AppliedChange(change, skipped=str(error), refused=refused)
     except SourceError as error:
-        record.outcome(change.job, took=True, values={}, said=str(error))
+        record.outcome(change.job, took=True, values={}, refusal=str(error))
         return AppliedChange(change, skipped=str(error), unknown=True)
-    return await _seen(section, change, record, run)
+    return await _read_back(section, change, record, run)
 
 
-async def _seen(section: SlurmSettings, change: NiceChange, record: ChangeRecord, run: RunCommand) -> AppliedChange:
+async def _read_back(
+    section: SlurmSettings, change: NiceChange, record: ChangeRecord, run: RunCommand
+) -> AppliedChange:
     """What Slurm says of a job after its change. It ignores nice values where an administrator has set a priority."""
     try:
         after = (await ask_priorities(section, job=change.job, run=run)).get(change.job)
     except SourceError as error:  # the command has succeeded: the change counts until a later look says otherwise
-        record.outcome(change.job, took=True, values={}, said=str(error))
+        record.outcome(change.job, took=True, values={}, refusal=str(error))
         return AppliedChange(change, skipped=str(error), unknown=True)
     if after is None or after.state != WAITING:
         record.outcome(change.job, took=True, values={})
@@ -155,8 +156,8 @@ async def _raise_further(
     again = await _apply(section, further, record, run)
     if again.skipped and not again.unknown:  # the change before it was made
         return replace(done, refused=again.refused, unasked=again.unasked)
-    shown = replace(again.change, nice_before=change.nice_before, priority_before=change.priority_before)
-    return replace(again, change=shown)
+    first_change = replace(again.change, nice_before=change.nice_before, priority_before=change.priority_before)
+    return replace(again, change=first_change)
 
 
 def _why_skip(change: NiceChange, now: JobPriority | None) -> str:

@@ -263,8 +263,8 @@ def check_comparison(out: Path | None, others: Callable[[], list[str]]) -> None:
     Raises:
         InvalidInputError: an option does not go with --select all, or the extra `sim` is missing.
     """
-    given = others()
-    if given:
-        raise InvalidInputError(", ".join(given), "nothing with --select all, which writes a folder for each method")
+    options = others()
+    if options:
+        raise InvalidInputError(", ".join(options), "nothing with --select all, which writes a folder for each method")
     if out is not None:
         require_plots()

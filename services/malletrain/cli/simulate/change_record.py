@@ -36,7 +36,7 @@ _CHANGE, _OUTCOME, _ROUND, _AGAIN, _PASSES = "change", "outcome", "round", "agai
 _MAX_SAID = 500
 _PIECE = 64 * 1024
 _BEGINNING = b'{"at":'
-"""Of each line."""
+"""How each line of a record begins."""
 _LINE_BOUNDS = JsonBounds(max_bytes=1 << 24, max_entries=1 << 20)
 """A line of pass counts names all jobs that wait."""
 
@@ -68,8 +68,8 @@ def read_lines(lines: Iterable[str]) -> RecordedChanges:
         try:
             _fold(changes, before, parse_object(line.encode(), _LINE_BOUNDS))
         except (ValueError, KeyError, TypeError) as error:
-            shown = line[:_MAX_SAID]
-            raise InvalidInputError(f"record, line {number}", "a line that advise --apply wrote", shown) from error
+            excerpt = line[:_MAX_SAID]
+            raise InvalidInputError(f"record, line {number}", "a line that advise --apply wrote", excerpt) from error
     return changes
 
 
@@ -88,7 +88,7 @@ def _fold(changes: RecordedChanges, before: dict[str, StandingChange | None], ev
         raise ValueError(job)
     if event["event"] == _OUTCOME:
         if not event["took"]:
-            _put(changes.standing, job, before.pop(job, changes.standing.get(job)))
+            _set_standing(changes.standing, job, before.pop(job, changes.standing.get(job)))
         return
     if event["event"] != _CHANGE:
         raise ValueError(event["event"])
@@ -98,7 +98,9 @@ def _fold(changes: RecordedChanges, before: dict[str, StandingChange | None], ev
     before[job] = earlier
     first = earlier.nice_before if earlier else _nice(event["niceBefore"])
     after = _nice(event["niceAfter"])
-    _put(changes.standing, job, None if first == after else StandingChange(job, str(event["submitted"]), first, after))
+    _set_standing(
+        changes.standing, job, None if first == after else StandingChange(job, str(event["submitted"]), first, after)
+    )
 
 
 def _nice(value: object) -> int:
@@ -107,7 +109,7 @@ def _nice(value: object) -> int:
     return value
 
 
-def _put(standing: dict[str, StandingChange], job: str, change: StandingChange | None) -> None:
+def _set_standing(standing: dict[str, StandingChange], job: str, change: StandingChange | None) -> None:
     if change is None:
         standing.pop(job, None)
     else:
@@ -164,7 +166,7 @@ class ChangeRecord:
         with open_plain(self._path) as file:
             return read_lines(_lines_of(file))
 
-    def shorten(self, now: Mapping[str, JobPriority]) -> None:
+    def drop_ended(self, now: Mapping[str, JobPriority]) -> None:
         """Keep what still counts. What was there is kept under another name, until the next time.
 
         Args:
@@ -211,20 +213,19 @@ class ChangeRecord:
 
     def change(self, change: NiceChange, command: list[str]) -> None:
         """Note a change that is about to be made."""
-        said = {"kind": change.kind.value, "priorityBefore": change.priority_before, "command": command}
+        fixed = {"kind": change.kind.value, "priorityBefore": change.priority_before, "command": command}
         values = {"niceBefore": change.nice_before, "niceAfter": change.nice_after}
-        self._write({"event": _CHANGE, "job": change.job, "submitted": change.submitted, **values, **said})
+        self._write({"event": _CHANGE, "job": change.job, "submitted": change.submitted, **values, **fixed})
 
-    def outcome(self, job: str, *, took: bool, values: Mapping[str, int | None], said: str = "") -> None:
+    def outcome(self, job: str, *, took: bool, values: Mapping[str, int | None], refusal: str = "") -> None:
         """Note what became of the last change of a job.
 
         Args:
-            job: The job.
             took: Whether its nice value is, or may be, as wanted.
             values: What Slurm says of it now.
-            said: What Slurm said against it.
+            refusal: What Slurm said against it.
         """
-        self._write({"event": _OUTCOME, "job": job, "took": took, **values, "said": said[:_MAX_SAID]})
+        self._write({"event": _OUTCOME, "job": job, "took": took, **values, "said": refusal[:_MAX_SAID]})
 
     def _line(self, event: dict[str, Any]) -> bytes:
         return json.dumps({"at": self._clock.time(), "by": self._by, **event}, separators=(",", ":")).encode() + b"\n"
@@ -319,5 +320,5 @@ def _account() -> str:
         name = pwd.getpwuid(user_id).pw_name
     except KeyError:
         name = str(user_id)
-    asked = os.environ.get("SUDO_UID", "")
-    return f"{name} (sudo, user id {asked})" if asked.isdigit() and len(asked) <= 10 else name
+    uid = os.environ.get("SUDO_UID", "")
+    return f"{name} (sudo, user id {uid})" if uid.isdigit() and len(uid) <= 10 else name

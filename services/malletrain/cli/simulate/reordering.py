@@ -34,7 +34,6 @@ class StandingChange:
     """A change of an earlier round that has not been taken back.
 
     Attributes:
-        job: The job.
         submitted: When it was submitted.
         nice_before: Its nice value before the first change.
         nice_after: Its nice value since the last one.
@@ -56,7 +55,6 @@ class NiceChange:
 
     Attributes:
         kind: Raised, or as it was before.
-        job: The job.
         submitted: When it was submitted.
         nice_before: Its nice value now.
         nice_after: What it becomes.

@@ -165,16 +165,16 @@ def replay(
     delay = None if delays is None else read_delay(delays)
     if trace is None or journal is not None:
         refuse_beside_journal({"--nodes": nodes, "--hours": hours, "--scaling": scaling}, jobs != PRESETS[0])
-        given = past_of(str(journal), since, options)
+        replay_input = past_of(str(journal), since, options)
     else:
         if since is not None:
             raise InvalidInputError("--since", "--journal beside it")
-        given = trace_of(trace, nodes, hours, jobs_of(jobs, scaling), options)
-    _run(given, rates, delay, bound=bound, out=out, as_json=as_json)
+        replay_input = trace_of(trace, nodes, hours, jobs_of(jobs, scaling), options)
+    _run(replay_input, rates, delay, bound=bound, out=out, as_json=as_json)
 
 
 def _run(
-    given: ReplayInput,
+    replay_input: ReplayInput,
     rates: HourlyRates,
     delay: MeasuredDelay | None,
     *,
@@ -189,18 +189,22 @@ def _run(
         require_plots()
     make_folder(out)
     hint_at_compiler()
-    with progress_bar("replay", given.options.duration_s) as progress:
-        evaluation = evaluate(given.scenario, given.workload.jobs, given.options, bound=bound, progress=progress)
-    if given.report is not None:
+    with progress_bar("replay", replay_input.options.duration_s) as progress:
+        evaluation = evaluate(
+            replay_input.scenario, replay_input.workload.jobs, replay_input.options, bound=bound, progress=progress
+        )
+    if replay_input.report is not None:
         from malletrain.simulator.journal.utilization import by_minute
 
-        evaluation = by_minute(evaluation, given.workload.jobs, given.report.begin_unix, given.report.end_unix)
-    replayed = replayed_of(given, evaluation)
+        evaluation = by_minute(
+            evaluation, replay_input.workload.jobs, replay_input.report.begin_unix, replay_input.report.end_unix
+        )
+    replayed = replayed_of(replay_input, evaluation)
     answers = answer(replayed, rates)
-    written = [] if out is None else write_results(given, replayed, answers, rates, delay, out)
+    written = [] if out is None else write_results(replay_input, replayed, answers, rates, delay, out)
     if as_json:
-        print_json(figures_of(given, evaluation, answers))
+        print_json(figures_of(replay_input, evaluation, answers))
         return
-    print_replay(given, evaluation, answers, rates)
+    print_replay(replay_input, evaluation, answers, rates)
     for path in written:
         typer.echo(f"wrote {path}")

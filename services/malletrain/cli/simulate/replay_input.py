@@ -52,13 +52,13 @@ class ReplayInput:
     delay: MeasuredDelay | None = None
 
 
-def refuse_beside_journal(given: Mapping[str, object], has_jobs: bool) -> None:
+def refuse_beside_journal(arguments: Mapping[str, object], has_jobs: bool) -> None:
     """A journal has its own nodes, time and jobs.
 
     Raises:
         InvalidInputError: an option says otherwise.
     """
-    wrong = [name for name, value in given.items() if value is not None] + (["--jobs"] if has_jobs else [])
+    wrong = [name for name, value in arguments.items() if value is not None] + (["--jobs"] if has_jobs else [])
     if wrong:
         raise InvalidInputError(wrong[0], "--trace beside it: a journal has its own nodes, time and jobs")
 
@@ -78,8 +78,8 @@ def past_of(place: str, since: str | None, options: ReplayOptions) -> ReplayInpu
     from malletrain.simulator.report.delays import release_delay
 
     journal = read_journal(place, load())
-    begin, end, said = span_of(journal, since)
-    report, past = report_on(journal, (begin, end), said)
+    begin, end, span_notes = span_of(journal, since)
+    report, past = report_on(journal, (begin, end), span_notes)
     if not past.jobs:
         raise InvalidInputError("--journal", " ".join(("a past in which jobs trained.", *report.notes)), place)
     options = replace(options, duration_s=end - begin)

@@ -48,12 +48,12 @@ def make_folder(out: Path | None, option: str = "--out") -> None:
         raise InvalidInputError(option, f"a folder that can be made ({error})", str(out)) from error
 
 
-def replayed_of(given: ReplayInput, evaluation: Evaluation) -> Replayed:
+def replayed_of(replay_input: ReplayInput, evaluation: Evaluation) -> Replayed:
     """A replay with what it was of."""
     from malletrain.simulator.report.answers import Replayed, usable_nodes
 
-    usable = usable_nodes(given.workload.jobs, given.options)
-    return Replayed(given.trace, given.scenario, evaluation, usable, given.all_nodes)
+    usable = usable_nodes(replay_input.workload.jobs, replay_input.options)
+    return Replayed(replay_input.trace, replay_input.scenario, evaluation, usable, replay_input.all_nodes)
 
 
 def answer(replayed: Replayed, rates: HourlyRates) -> Answers:
@@ -66,7 +66,7 @@ def answer(replayed: Replayed, rates: HourlyRates) -> Answers:
 
 
 def write_results(
-    given: ReplayInput,
+    replay_input: ReplayInput,
     replayed: Replayed,
     answers: Answers,
     rates: HourlyRates,
@@ -83,13 +83,13 @@ def write_results(
 
     page = PageInput(
         replayed,
-        given.options,
-        Titles(given.title, given.workload.title),
+        replay_input.options,
+        Titles(replay_input.title, replay_input.workload.title),
         answers,
         rates,
-        given.metadata,
-        () if given.report is None else given.report.notes,
-        delay or given.delay,
+        replay_input.metadata,
+        () if replay_input.report is None else replay_input.report.notes,
+        delay or replay_input.delay,
     )
     try:
         return [*write_page(page, out), *write_tables(replayed.evaluation, out)]
@@ -97,12 +97,12 @@ def write_results(
         raise InvalidInputError(option, f"a folder that can be written ({error})", str(out)) from error
 
 
-def figures_of(given: ReplayInput, evaluation: Evaluation, answers: Answers) -> dict[str, object]:
+def figures_of(replay_input: ReplayInput, evaluation: Evaluation, answers: Answers) -> dict[str, object]:
     """All figures, for scripts."""
     figures: dict[str, object] = {
         **asdict(evaluation.metrics),
         "wall_seconds": evaluation.wall_seconds,
-        "engine": given.options.engine.value,
+        "engine": replay_input.options.engine.value,
         "gain": asdict(answers.gain),
         "cost": asdict(answers.cost),
         "intervals_over": None if answers.blocks is None else f"{answers.blocks.count} {answers.blocks.word}s",
@@ -111,15 +111,15 @@ def figures_of(given: ReplayInput, evaluation: Evaluation, answers: Answers) -> 
         figures |= {"owners": [asdict(owner) for owner in evaluation.owners], "jain_index": evaluation.jain_index}
     if evaluation.burst_buffer is not None:
         figures |= asdict(evaluation.burst_buffer)
-    return figures | ({"journal": given.report.to_json()} if given.report is not None else {})
+    return figures | ({"journal": replay_input.report.to_json()} if replay_input.report is not None else {})
 
 
-def print_replay(given: ReplayInput, evaluation: Evaluation, answers: Answers, rates: HourlyRates) -> None:
+def print_replay(replay_input: ReplayInput, evaluation: Evaluation, answers: Answers, rates: HourlyRates) -> None:
     """Show all figures in the terminal."""
-    if given.report is not None:
+    if replay_input.report is not None:
         from malletrain.cli.journal.showing import print_report
 
-        print_report(given.report)
+        print_report(replay_input.report)
     _print(evaluation.metrics, answers.duration_s, evaluation.wall_seconds)
     if evaluation.owners:
         _print_owners(evaluation)

@@ -84,7 +84,7 @@ def shadow(
             write_trace(trace, out, about)
         if not as_json:
             seen = f"{duration(trace.duration_s)}: {recorder.idle} of {recorder.known} nodes idle"
-            typer.echo(f"{seen}; {told(trace, workload)}")
+            typer.echo(f"{seen}; {metrics_in_words(trace, workload)}")
 
     # The state folder belongs to the service, which may be running with the same settings.
     with tempfile.TemporaryDirectory(prefix="malletrain-shadow-") as folder:
@@ -138,7 +138,6 @@ async def record(
     """Record what a source observes, for some seconds or until SIGINT or SIGTERM.
 
     Args:
-        source: The source.
         seconds: For how long.
         period_s: `tell` is called after each such period, and at the end.
         tell: Gets the trace so far.
@@ -208,14 +207,14 @@ def write_report(
     from malletrain.simulator.replay.evaluation import evaluate
 
     options = ReplayOptions(duration_s=trace.duration_s, repeat_jobs=workload.repeats)
-    given = input_of(title, trace, workload, options, {**about, "nodes": trace.nodes})
-    replayed = replayed_of(given, evaluate(given.scenario, workload.jobs, options))
+    replay_input = input_of(title, trace, workload, options, {**about, "nodes": trace.nodes})
+    replayed = replayed_of(replay_input, evaluate(replay_input.scenario, workload.jobs, options))
     rates = HourlyRates()
-    written = write_results(given, replayed, answer(replayed, rates), rates, None, folder, "--report")
+    written = write_results(replay_input, replayed, answer(replayed, rates), rates, None, folder, "--report")
     return written, replayed.evaluation.metrics
 
 
-def told(trace: Trace, workload: Workload) -> str:
+def metrics_in_words(trace: Trace, workload: Workload) -> str:
     """The metrics of a replay in a sentence."""
     metrics = would_have(trace, workload)
     if metrics is None:

@@ -20,7 +20,7 @@ from rich.live import Live
 from malletrain.caller.credentials import caller_credential
 from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.cli.shared.terminal import open_console
-from malletrain.cli.top.screen import Event, View, events_between, pressed, rows_of, screen, service_events
+from malletrain.cli.top.screen import Event, View, events_between, rows_of, screen, service_events, view_after
 from malletrain.observer.troubles import troubles
 from malletrain.observer.watching import Watcher
 from malletrain.runtime.access.credentials import Credential
@@ -48,7 +48,7 @@ _NAMED = {
 _MAX_BYTES = 1024
 
 
-def parsed(data: bytes) -> list[str]:
+def parse_keys(data: bytes) -> list[str]:
     """The keys in what a terminal has sent: characters, or names such as "up". Unknown sequences are left out."""
     keys: list[str] = []
     while data:
@@ -90,7 +90,7 @@ def read_keys(terminal: int, handle: Callable[[str], None], hung_up: Callable[[]
         if not data:
             loop.remove_reader(terminal)
             hung_up()
-        for key in parsed(data):
+        for key in parse_keys(data):
             handle(key)
 
     tty.setcbreak(terminal)
@@ -157,10 +157,10 @@ class Top:
 
     async def _draw(self, live: Live, following: asyncio.Task[None]) -> None:
         while not self._view.over and not following.done():
-            self._take()
+            self._note_events()
             watched = self._watcher.watched
-            told = troubles(watched.services, watched.history.source, "you")
-            frame = screen(watched.history, self._view, told, list(self._events), self._console.height)
+            problems = troubles(watched.services, watched.history.source, "you")
+            frame = screen(watched.history, self._view, problems, list(self._events), self._console.height)
             live.update(frame, refresh=True)
             await asyncio.sleep(_FRAME_SECONDS)
             with contextlib.suppress(TimeoutError):
@@ -169,7 +169,7 @@ class Top:
         if following.done():
             following.result()  # a defect: it is raised when the terminal is as before
 
-    def _take(self) -> None:
+    def _note_events(self) -> None:
         """Note what has happened since the last frame."""
         self._watcher.tick()
         watched = self._watcher.watched
@@ -183,7 +183,7 @@ class Top:
 
     def _press(self, key: str) -> None:
         rows = rows_of(self._watcher.watched.history, self._view.sort, reverse=self._view.reverse)
-        self._view = pressed(self._view, key, [row.fact.id for row in rows])
+        self._view = view_after(self._view, key, [row.fact.id for row in rows])
         self._watcher.changed.set()
 
     def _end(self) -> None:

@@ -24,7 +24,7 @@ _MAX_NAMED = 6
 
 @dataclass(frozen=True)
 class Event:
-    """Something that has happened.
+    """A line of the list of events.
 
     Attributes:
         time: When it was seen, in seconds since the epoch.
@@ -166,11 +166,10 @@ class View:
 _MOVES = {"up": -1, "down": 1, "page up": -10, "page down": 10, "home": -(10**9), "end": 10**9}
 
 
-def pressed(view: View, key: str, listed: Sequence[str]) -> View:
+def view_after(view: View, key: str, listed: Sequence[str]) -> View:
     """The view after a key.
 
     Args:
-        view: The view.
         key: A character, or the name of a key, such as "up".
         listed: Identifiers of the listed jobs, in order.
     """
@@ -213,16 +212,16 @@ def screen(
         events: Oldest first.
         height: Lines of the terminal.
     """
-    used = [_line(_used(history))] if height >= _MIN_HEIGHT_OF_U else []
+    used = [_line(_utilization(history))] if height >= _MIN_HEIGHT_OF_U else []
     lines: list[RenderableType] = [_figures(history), *(Text(plain(line), "bold red") for line in troubles), *used]
-    left = height - _FRAME_LINES - len(used) - len(troubles)
+    free_lines = height - _FRAME_LINES - len(used) - len(troubles)
     if view.opened and view.selected in history.jobs:
         lines += [*_job(history, row_of(history, history.jobs[view.selected]), events), Text(_KEYS_OF_JOB, "dim")]
         return Group(*lines[: max(1, height)])
-    shown = events[-min(_MAX_EVENTS, max(0, left // 3)) :] if left >= 6 else []
-    lines.append(_jobs(history, view, max(1, left - len(shown))))
-    if shown:
-        lines += [Text("events", "bold"), *(_event(event) for event in shown)]
+    newest = events[-min(_MAX_EVENTS, max(0, free_lines // 3)) :] if free_lines >= 6 else []
+    lines.append(_jobs(history, view, max(1, free_lines - len(newest))))
+    if newest:
+        lines += [Text("events", "bold"), *(_event(event) for event in newest)]
     return Group(*lines, _line(_KEYS, "dim"))
 
 
@@ -249,7 +248,7 @@ def _figures(history: History) -> Group:
     return Group(_line(f"{now}  {nodes}", "bold"), _line(f"{jobs}; {plan}"))
 
 
-def _used(history: History) -> str:
+def _utilization(history: History) -> str:
     """U of the last hour, as the dashboard has it."""
     utilization = utilization_of(last_hour(history.utilization, history.now))
     if utilization is None:

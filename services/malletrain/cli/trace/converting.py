@@ -109,7 +109,7 @@ def convert(
     nodes_count: Annotated[int | None, typer.Option(min=1, help="Nodes of the machine. (swf, csv)")] = None,
 ) -> None:
     """Convert a log into a trace of idle nodes."""
-    given = {
+    arguments = {
         "--nodes": nodes,
         "--window": window,
         "--down": down,
@@ -124,7 +124,7 @@ def convert(
         "--policy": policy,
         "--nodes-count": nodes_count,
     }
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is not None and name not in _OPTIONS[log_format]:
             raise InvalidInputError(name, f"no such option with --from {log_format}")
     about: dict[str, object] = {"source": f"{log_format}: {', '.join(path.name for path in inputs)}"}

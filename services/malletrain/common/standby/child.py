@@ -104,9 +104,11 @@ def renew_randomness() -> None:
 
 def _set_blas_threads() -> None:
     """Have OpenBLAS use as many threads as it would have begun with; it was imported with one."""
-    told = [int(text) for name in _BLAS_VARIABLES if (text := os.environ.get(name, "")).isdigit() and int(text) > 0]
+    configured = [
+        int(text) for name in _BLAS_VARIABLES if (text := os.environ.get(name, "")).isdigit() and int(text) > 0
+    ]
     cpus = len(os.sched_getaffinity(0))
-    threads = min(told[0], cpus) if told else cpus
+    threads = min(configured[0], cpus) if configured else cpus
     if threads == 1:
         return
     lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
@@ -130,8 +132,8 @@ def split_off_standby(order: Order, area: ProcessArea) -> tuple[socket.socket, i
         ours.close()
         os.setsid()
         # It must not be taken for the supervisor, whose incarnation it would show.
-        shown = {name: value for name, value in order.environment.items() if name != "MALLETRAIN_INCARNATION"}
-        area.show_environment(shown)
+        visible = {name: value for name, value in order.environment.items() if name != "MALLETRAIN_INCARNATION"}
+        area.show_environment(visible)
         area.show_arguments([STANDBY_TITLE])
         return theirs, parent
     theirs.close()

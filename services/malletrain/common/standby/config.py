@@ -35,14 +35,14 @@ class StandbyConfig:
 
     def without(self, module: str) -> StandbyConfig:
         """The same without a module that can't be imported ahead."""
-        kept = tuple(name for name in self.modules if name != module)
-        return replace(self, modules=kept, barred=(*self.barred, module)[-_MAX_BARRED:])
+        modules = tuple(name for name in self.modules if name != module)
+        return replace(self, modules=modules, barred=(*self.barred, module)[-_MAX_BARRED:])
 
     def like(self, environment: Mapping[str, str], names: Sequence[str]) -> StandbyConfig:
         """The same with some variables as in the environment of a job."""
-        kept = {name: value for name, value in self.environment.items() if name not in names}
-        taken = {name: environment[name] for name in names if name in environment}
-        return replace(self, environment={**kept, **taken})
+        own = {name: value for name, value in self.environment.items() if name not in names}
+        of_job = {name: environment[name] for name in names if name in environment}
+        return replace(self, environment={**own, **of_job})
 
 
 def standby_config_for(interpreter: str, environment: Mapping[str, str]) -> StandbyConfig:

@@ -123,7 +123,6 @@ class StandbyManager:
         It is not ready then until it has.
 
         Args:
-            script: The script.
             modified_ns: When it was modified, in nanoseconds since the epoch; None: that is looked at here.
         """
         if self._standby is None or not self.is_ready:

@@ -36,8 +36,7 @@ class RefusedError(Exception):
     """
 
     def __init__(self, reason: str, names: Iterable[str] = (), *, final: bool = False) -> None:
-        """Refuse.
-
+        """
         Args:
             names: Variables that differ.
             final: Whether all workers are refused from here on.

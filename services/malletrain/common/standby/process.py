@@ -103,10 +103,10 @@ class StandbyProcess:
     def poll(self) -> Phase:
         """Take in what it says, and whether it has ended."""
         for _ in range(_MAX_PACKETS):
-            if self.phase is Phase.ENDED or (said := self._receive()) is None:
+            if self.phase is Phase.ENDED or (packet := self._receive()) is None:
                 break
             try:
-                self._hear(said)
+                self._handle_packet(packet)
             except UntrustedJsonError as error:
                 self._end_for(str(error))
         if self._process is not None and self._process.poll() is not None:
@@ -157,20 +157,20 @@ class StandbyProcess:
         Raises:
             RefusedError: it does not fork it, does not answer within two seconds, or says what is not true.
         """
-        phase, said = self.poll(), self._reply
+        phase, reply = self.poll(), self._reply
         if self._asked is None:
             raise RefusedError("it was not asked")
         order, account, deadline = self._asked
-        if said is None and phase is not Phase.ENDED and time.monotonic() < deadline:
+        if reply is None and phase is not Phase.ENDED and time.monotonic() < deadline:
             return None
         self._asked = self._reply = None
-        if said is None:
+        if reply is None:
             raise RefusedError("it has not answered", final=True)
-        if not said.pid:
-            raise RefusedError(said.refused, said.names, final=said.final)
-        if order.worker and not _is_our_child(said.pid, account):
-            raise RefusedError(f"process {said.pid} is no child of this one", final=True)
-        return said.pid
+        if not reply.pid:
+            raise RefusedError(reply.refused, reply.names, final=reply.final)
+        if order.worker and not _is_our_child(reply.pid, account):
+            raise RefusedError(f"process {reply.pid} is no child of this one", final=True)
+        return reply.pid
 
     def learn(self, script: str) -> None:
         """Have it import what a script imports, too; it is ready once more when it has."""
@@ -180,23 +180,23 @@ class StandbyProcess:
                 self._connection.send(packet)
                 self.phase = Phase.IMPORTING
 
-    def _hear(self, said: Mapping[str, Any]) -> None:
+    def _handle_packet(self, packet: Mapping[str, Any]) -> None:
         """Take in one packet. The process is a user's: it may say anything.
 
         Raises:
             UntrustedJsonError: a field is not what is expected.
         """
-        if "importing" in said:
-            self.phase, self.importing = Phase.IMPORTING, text_of(said, "importing", _MAX_NAME_LENGTH)
-        elif "ready" in said:
+        if "importing" in packet:
+            self.phase, self.importing = Phase.IMPORTING, text_of(packet, "importing", _MAX_NAME_LENGTH)
+        elif "ready" in packet:
             self.phase, self.importing = Phase.READY, ""
-        elif "refused" in said:
-            reason, final = text_of(said, "refused", _MAX_REASON_LENGTH), flag_of(said, "final")
-            self._reply = _Reply(0, reason, texts_of(said, "names", _MAX_NAMES, _MAX_NAME_LENGTH), final)
+        elif "refused" in packet:
+            reason, final = text_of(packet, "refused", _MAX_REASON_LENGTH), flag_of(packet, "final")
+            self._reply = _Reply(0, reason, texts_of(packet, "names", _MAX_NAMES, _MAX_NAME_LENGTH), final)
             if final:
                 self.phase, self.refusal = Phase.ENDED, reason
         else:
-            self._reply = _Reply(integer_of(said, "pid", 1, _MAX_PID))
+            self._reply = _Reply(integer_of(packet, "pid", 1, _MAX_PID))
 
     def _receive(self) -> dict[str, Any] | None:
         try:
@@ -257,7 +257,6 @@ def start_standby(
     """Start a standby process.
 
     Args:
-        interpreter: Its interpreter.
         environment: Its whole environment.
         modules: What it imports first.
         barred: What it does not import.

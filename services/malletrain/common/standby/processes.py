@@ -162,7 +162,7 @@ class StandbyProcesses:
         return None
 
     def say(self, text: str) -> None:
-        """Tell what happens."""
+        """Pass a line of a manager on to the owner's log."""
         self._say(text)
 
     def tick(self, *, busy: bool) -> None:

@@ -47,7 +47,7 @@ class Standby:
     """This process: what it has imported, and the connection to its parent."""
 
     def __init__(self, parent: int, connection: socket.socket, modules: list[str], area: ProcessArea) -> None:
-        """Import nothing yet.
+        """Nothing happens before `serve`.
 
         Args:
             modules: Modules to import; those that it must not import begin with an exclamation mark.
@@ -65,19 +65,19 @@ class Standby:
     def prepare(self) -> None:
         """Import the modules, and have what they made shared with all workers."""
         for name in self._modules[:_MAX_MODULES]:
-            self._say(importing=name)
+            self._report_state(importing=name)
             self._preload.bring_in(name)
         self._modules.clear()
         check_process()
         gc.collect()
         gc.freeze()
-        self._say(ready=True)
+        self._report_state(ready=True)
 
     def move_to(self, parent: int, connection: socket.socket) -> None:
         """Go on as the standby process of another parent."""
         self.parent, self.connection = parent, connection
         self._preload.adopt_environment()
-        self._say(ready=True)
+        self._report_state(ready=True)
 
     def serve(self) -> child.Order:
         """Answer requests until the parent ends. Returns in forked processes only, which have taken on their order.
@@ -89,10 +89,10 @@ class Standby:
         poll.register(self.connection, select.POLLIN)
         looked = time.monotonic()
         while True:
-            asked = bool(poll.poll(_IDLE_MS))
-            if asked and (order := self._answer()) is not None:
+            has_request = bool(poll.poll(_IDLE_MS))
+            if has_request and (order := self._answer()) is not None:
                 return order
-            if not asked and time.monotonic() - looked > _PACKAGES_SECONDS:
+            if not has_request and time.monotonic() - looked > _PACKAGES_SECONDS:
                 looked = time.monotonic()
                 self._preload.check_packages()
             with contextlib.suppress(ChildProcessError):
@@ -107,7 +107,7 @@ class Standby:
             gc.unfreeze()
             self.prepare()
         else:
-            self._say(ready=True)
+            self._report_state(ready=True)
 
     def _answer(self) -> child.Order | None:
         packet, descriptors, flags, _ = socket.recv_fds(
@@ -123,7 +123,7 @@ class Standby:
         try:
             self._preload.check(order.environment)
         except RefusedError as error:
-            self._say(refused=str(error), names=list(error.names), final=error.final)
+            self._report_state(refused=str(error), names=list(error.names), final=error.final)
             if error.final:
                 os._exit(0)
             pid = 0
@@ -131,7 +131,7 @@ class Standby:
             pid = self._fork(order, log, pipes)
             if pid == 0:
                 return _with_pipes(order, self.parent, pipes)
-            self._say(pid=pid)
+            self._report_state(pid=pid)
         for descriptor in (log, *pipes):
             os.close(descriptor)
         return None
@@ -168,9 +168,9 @@ class Standby:
 
     def refuse(self, error: RefusedError) -> None:
         """Say why this process can't serve."""
-        self._say(refused=str(error), names=[], final=True)
+        self._report_state(refused=str(error), names=[], final=True)
 
-    def _say(self, **content: Any) -> None:
+    def _report_state(self, **content: Any) -> None:
         with contextlib.suppress(OSError):  # the parent has ended; the next look finds out
             self.connection.send(json.dumps(content).encode())
 

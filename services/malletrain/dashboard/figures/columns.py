@@ -45,7 +45,6 @@ def fragment_columns(
     """Bars of node × time, all of them numbers: edges in milliseconds since the epoch, and places of what is shown.
 
     Args:
-        fragments: The fragments.
         rows: Row of each node.
         labels: Place of each text that names jobs; new ones are added.
         names: Name of each job.
@@ -53,19 +52,19 @@ def fragment_columns(
         chosen: Job that stands out; empty: none.
         now: Seconds since the epoch.
     """
-    found: Columns = {name: [] for name in ("row", "left", "right", "colour", "label")}
+    bars: Columns = {name: [] for name in ("row", "left", "right", "colour", "label")}
     for fragment in fragments:
         end = now + BEYOND_S if fragment.end is None else fragment.end
         faded = bool(chosen) and chosen not in fragment.jobs
         text = jobs_in_words(fragment.jobs) or "no job"
         if fragment.job_id and not fragment.others:
             text = f"{text} {names.get(fragment.job_id, '')}"
-        found["row"].append(rows[fragment.node])
-        found["left"].append(1000.0 * fragment.start)
-        found["right"].append(1000.0 * end)
-        found["colour"].append(colours.place_of_job(fragment.job_id) + faded * (len(colours.palette) // 2))
-        found["label"].append(labels.setdefault(text, len(labels)))
-    return found
+        bars["row"].append(rows[fragment.node])
+        bars["left"].append(1000.0 * fragment.start)
+        bars["right"].append(1000.0 * end)
+        bars["colour"].append(colours.place_of_job(fragment.job_id) + faded * (len(colours.palette) // 2))
+        bars["label"].append(labels.setdefault(text, len(labels)))
+    return bars
 
 
 def jobs_in_words(jobs: Sequence[str]) -> str:
@@ -76,10 +75,10 @@ def jobs_in_words(jobs: Sequence[str]) -> str:
 def minute_columns(minutes: Iterable[Minute], now: float) -> Columns:
     """Mean nodes of each minute by use, at its begin; of the present one so far."""
     known = list(minutes)
-    found: Columns = {"time": [1000.0 * minute.start for minute in known]}
+    means: Columns = {"time": [1000.0 * minute.start for minute in known]}
     for place, use in enumerate(USES):
-        found[use.value] = [minute.node_seconds[place] / min(60.0, max(1.0, now - minute.start)) for minute in known]
-    return found
+        means[use.value] = [minute.node_seconds[place] / min(60.0, max(1.0, now - minute.start)) for minute in known]
+    return means
 
 
 def sample_columns(minutes: Iterable[MinuteUse]) -> Columns:
@@ -102,25 +101,25 @@ def as_steps(columns: Columns, missing: float, until: float = math.inf) -> Colum
         until: When the last minute ends at the latest, in seconds since the epoch.
     """
     times = columns["time"]
-    found: Columns = {name: [] for name in columns}
+    steps: Columns = {name: [] for name in columns}
     for place, time in enumerate(times):
         last = place + 1 == len(times)
         for name, values in columns.items():
-            found[name].append(values[place])
+            steps[name].append(values[place])
         if last or times[place + 1] > time + _MINUTE_MS:
             end = min(time + _MINUTE_MS, 1000.0 * until)
             for name, values in columns.items():
-                found[name].append(end if name == "time" else values[place])
+                steps[name].append(end if name == "time" else values[place])
             if not last:
                 for name in columns:
-                    found[name].append(end if name == "time" else missing)
-    return found
+                    steps[name].append(end if name == "time" else missing)
+    return steps
 
 
 def use_steps(history: History) -> Columns:
     """Mean nodes by use as steps. Never without a row: before the first minute, zeros at time 0."""
-    found = as_steps(minute_columns(history.minutes, history.now), 0.0, history.now)
-    return found if found["time"] else {name: [0.0] for name in found}
+    steps = as_steps(minute_columns(history.minutes, history.now), 0.0, history.now)
+    return steps if steps["time"] else {name: [0.0] for name in steps}
 
 
 def release_columns(history: History) -> Columns:
@@ -170,10 +169,10 @@ def fit_columns(curve: CurveFact | None) -> Columns:
 
 def curve_rows(curve: CurveFact | None) -> Columns:
     """Points of a curve, then those of the fit, which have no interval."""
-    found, line = curve_columns(curve), fit_columns(curve)
+    points, line = curve_columns(curve), fit_columns(curve)
     count = len(line["nodes"])
     line |= {"source": ["fit"] * count, **{name: [""] * count for name in ("low", "high", "steps")}}
-    return {name: [*values, *line[name]] for name, values in found.items()}
+    return {name: [*values, *line[name]] for name, values in points.items()}
 
 
 def stall_columns(stalls: Iterable[StallFact]) -> Columns:
@@ -211,15 +210,17 @@ def at_age(columns: Columns, age: float) -> Columns:
     ages = columns.get("seconds", [])
     if not ages or not 0.0 <= age <= ages[-1]:
         return {"seconds": [], "share": [], "stay": []}
-    found = {name: float(np.interp(age, ages, columns[name])) for name in ("share", "stay")}
-    return {"seconds": [age], **{name: [value] for name, value in found.items()}}
+    point = {name: float(np.interp(age, ages, columns[name])) for name in ("share", "stay")}
+    return {"seconds": [age], **{name: [value] for name, value in point.items()}}
 
 
 def change_columns(rows: Iterable[HeldFact]) -> Columns:
     """Commanded nodes of a job, or GPUs of a member of a fleet, from each change of their number on."""
     known = [(1000.0 * row.time, len(row.nodes)) for row in rows]
-    kept = [(time, nodes) for (_, before), (time, nodes) in itertools.pairwise([(0.0, -1), *known]) if nodes != before]
-    return {"time": [time for time, _ in kept], "nodes": [nodes for _, nodes in kept]}
+    changes = [
+        (time, nodes) for (_, before), (time, nodes) in itertools.pairwise([(0.0, -1), *known]) if nodes != before
+    ]
+    return {"time": [time for time, _ in changes], "nodes": [nodes for _, nodes in changes]}
 
 
 def in_period(columns: Columns, since: float, until: float) -> Columns:
@@ -233,9 +234,11 @@ def in_period(columns: Columns, since: float, until: float) -> Columns:
     times = columns.get("time")
     if times is None:
         return columns
-    kept = [place for place, time in enumerate(times) if 1000.0 * since <= time <= 1000.0 * until]
-    found: Columns = {"unix_s": [times[place] / 1000.0 for place in kept]}
-    return found | {name: [values[place] for place in kept] for name, values in columns.items() if name != "time"}
+    places = [place for place, time in enumerate(times) if 1000.0 * since <= time <= 1000.0 * until]
+    times_in_seconds: Columns = {"unix_s": [times[place] / 1000.0 for place in places]}
+    return times_in_seconds | {
+        name: [values[place] for place in places] for name, values in columns.items() if name != "time"
+    }
 
 
 Patch = dict[str, list[tuple[int, Any]]]
@@ -281,8 +284,7 @@ class Series:
     """Columns of one figure with their version, and how they came from the version before."""
 
     def __init__(self, make: Callable[[History], Columns]) -> None:
-        """Nothing is known yet.
-
+        """
         Args:
             make: The columns, from a history.
         """
@@ -306,8 +308,7 @@ class FragmentSeries(Series):
     """The fragments of all nodes: what has changed is found by identity, since there may be many thousand."""
 
     def __init__(self, colours: Colours, chosen: str) -> None:
-        """Nothing is known yet.
-
+        """
         Args:
             chosen: Job that stands out; empty: none.
         """
@@ -329,9 +330,9 @@ class FragmentSeries(Series):
 
     def refresh(self, history: History) -> None:
         """Take over what has happened."""
-        found = changed_fragments(self._seen, history) if self._seen is not None else None
+        change = changed_fragments(self._seen, history) if self._seen is not None else None
         self._seen = history
-        if found is None:
+        if change is None:
             self.rows = {
                 name: row for row, name in enumerate(by_name({fragment.node for fragment in history.fragments}))
             }
@@ -339,7 +340,7 @@ class FragmentSeries(Series):
             whole = self._of(history, 0)
             self._changed(Delta({}, {}, whole), whole)
             return
-        changed, first = found
+        changed, first = change
         for fragment in history.fragments[first:]:
             self.rows.setdefault(fragment.node, len(self.rows))
         added = self._of(history, first) if first < len(history.fragments) else {}

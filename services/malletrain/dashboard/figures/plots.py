@@ -170,8 +170,8 @@ def empty(name: str, x_range: Any, height: int, y_label: str, **options: Any) ->
 
 def from_zero(plot: Any, *ranges: Any) -> None:
     """Let ranges begin at 0, and give them an end where there are no data: without one no axes are drawn."""
-    for shown in ranges:
-        shown.start = 0
+    for axis_range in ranges:
+        axis_range.start = 0
     # Not seen, but counted by ranges that follow their data.
     plot.scatter(x=[0], y=[0], visible=False)
 

@@ -88,7 +88,7 @@ _HIDDEN = Markup('<input type="hidden" name="{}" value="{}">')
 
 def actions_html(actions: tuple[Action, ...]) -> str:
     """The actions as HTML; empty where there are none."""
-    shown = (
+    forms = (
         _SHAPE.format(
             opens=action.opens,
             means=action.means,
@@ -100,4 +100,4 @@ def actions_html(actions: tuple[Action, ...]) -> str:
         )
         for action in actions
     )
-    return str(Markup("").join(shown))
+    return str(Markup("").join(forms))

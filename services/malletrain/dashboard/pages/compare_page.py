@@ -71,7 +71,7 @@ class LoggedByJob:
     metrics: frozenset[str] = frozenset()
     history: monitor_pb2.MetricHistory | None = field(default=None, compare=False)
     final: bool = False
-    found: bool = True
+    exists: bool = True
 
 
 class ComparePage(Page):
@@ -182,8 +182,8 @@ class ComparePage(Page):
 
     def _members(self) -> list[JobFact]:
         """The newest jobs of the group, oldest first, but for those that the services have forgotten."""
-        found = self._all_members()
-        return [job for job in found if (known := self._known.get(job.id)) is None or known.found]
+        jobs = self._all_members()
+        return [job for job in jobs if (known := self._known.get(job.id)) is None or known.exists]
 
     def _all_members(self) -> list[JobFact]:
         return members_of(
@@ -191,14 +191,14 @@ class ComparePage(Page):
         )
 
     def _courses(self) -> list[Course]:
-        found = []
+        courses = []
         for job in self._members():
             known = self._known.get(job.id)
             if known is not None and known.history is not None:
                 points = known.history.points
                 label = known.parameters or job.name
-                found.append(Course(job.id, label, [each.step for each in points], [each.value for each in points]))
-        return found
+                courses.append(Course(job.id, label, [each.step for each in points], [each.value for each in points]))
+        return courses
 
     def _row(self, job: JobFact) -> Row:
         known = self._known.get(job.id, LoggedByJob())
@@ -257,7 +257,7 @@ class ComparePage(Page):
                 except grpc.aio.AioRpcError as error:
                     if error.code() is not grpc.StatusCode.NOT_FOUND:
                         raise
-                    return job.id, LoggedByJob(final=job.final, found=False)
+                    return job.id, LoggedByJob(final=job.final, exists=False)
 
         self._known |= dict(await asyncio.gather(*(one(job, self._names_of) for job in due)))
         self._known |= dict(await asyncio.gather(*(one(job, self._with_history) for job in due)))
@@ -265,17 +265,19 @@ class ComparePage(Page):
 
     async def _names_of(self, job: JobFact) -> LoggedByJob:
         known = self._known.get(job.id)
-        parameters = known.parameters if known is not None and known.found else await self._parameters(job)
+        parameters = known.parameters if known is not None and known.exists else await self._parameters(job)
         newest = await metrics_of(self.shared.watcher, self.viewer, job.id, 2)
         names = frozenset(history.name for history in newest if history.points)
         return LoggedByJob(parameters, names, known.history if known is not None else None)
 
     async def _with_history(self, job: JobFact) -> LoggedByJob:
         known = self._known[job.id]
-        if not known.found or self.metric not in known.metrics:
+        if not known.exists or self.metric not in known.metrics:
             return replace(known, final=job.final)
-        found = await metrics_of(self.shared.watcher, self.viewer, job.id, _POINTS, [self.metric])
-        return replace(known, history=found[0] if found and found[0].points else known.history, final=job.final)
+        histories = await metrics_of(self.shared.watcher, self.viewer, job.id, _POINTS, [self.metric])
+        return replace(
+            known, history=histories[0] if histories and histories[0].points else known.history, final=job.final
+        )
 
     async def _parameters(self, job: JobFact) -> str:
         request = job_manager_pb2.GetJobRequest(job_id=job.id)
@@ -292,15 +294,15 @@ async def compared_columns(shared: SharedData, viewer: Viewer, selection: Select
         grpc.aio.AioRpcError: a service refuses, or does not answer.
     """
     names = [selection.metric] if selection.metric else []
-    found: dict[str, list[Any]] = {name: [] for name in ("job", "metric", "unix_s", "step", "value", "least", "most")}
+    rows: dict[str, list[Any]] = {name: [] for name in ("job", "metric", "unix_s", "step", "value", "least", "most")}
     older = await shared.older.ask(viewer, selection)
     for job in members_of(shared.watched.history, selection, viewer.user, older.jobs):
         for history in await metrics_of(shared.watcher, viewer, job.id, 0, names):
             for point in history.points:
                 row = (job.id, history.name, point.unix_seconds, point.step, point.value, point.least, point.most)
-                for column, value in zip(found.values(), row, strict=True):
+                for column, value in zip(rows.values(), row, strict=True):
                     column.append(value)
-    return found
+    return rows
 
 
 def usual_metric(names: Collection[str]) -> str:

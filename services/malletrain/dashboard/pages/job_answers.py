@@ -56,14 +56,14 @@ async def journal_of(
     Raises:
         grpc.aio.AioRpcError: JobManager refuses, or does not answer.
     """
-    found, stub = list(known), job_manager(watcher)
+    events, stub = list(known), job_manager(watcher)
     while True:
-        token = str(found[-1].sequence) if found else ""
+        token = str(events[-1].sequence) if events else ""
         request = job_manager_pb2.ListJobEventsRequest(job_id=job_id, page_token=token)
         answer = await stub.ListJobEvents(request, metadata=viewer.metadata, timeout=DEADLINE_SECONDS)
-        found = [*found, *answer.events][-MAX_EVENTS:]
+        events = [*events, *answer.events][-MAX_EVENTS:]
         if not answer.next_page_token:
-            return tuple(found)
+            return tuple(events)
 
 
 async def metrics_of(
@@ -83,14 +83,14 @@ async def metrics_of(
     """
     stub = monitor_pb2_grpc.MonitorServiceStub(watcher.channel("monitor"))
     request = monitor_pb2.GetMetricHistoryRequest(job_id=job_id, max_points=max_points, names=names)
-    found: list[monitor_pb2.MetricHistory] = []
+    histories: list[monitor_pb2.MetricHistory] = []
     try:
         while True:
             answer = await stub.GetMetricHistory(request, metadata=viewer.metadata, timeout=DEADLINE_SECONDS)
-            found += answer.histories
+            histories += answer.histories
             request.page_token = answer.next_page_token
             if not request.page_token:
-                return tuple(found)
+                return tuple(histories)
     except grpc.aio.AioRpcError as error:
         if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED):
             return ()

@@ -43,8 +43,7 @@ class MetricFigures:
     """The figures of one page."""
 
     def __init__(self, times: Any, marks: ColumnDataSource, colours: Colours, prepare: Callable[[Any], object]) -> None:
-        """None yet.
-
+        """
         Args:
             marks: Rescales and preemptions: `time` and `colour`.
             prepare: Called with each new figure.
@@ -87,12 +86,12 @@ def metric_columns(history: monitor_pb2.MetricHistory) -> Columns:
 
 def metrics_columns(histories: Iterable[monitor_pb2.MetricHistory]) -> Columns:
     """What a script has logged of all metrics, one after the other."""
-    found: dict[str, list[Any]] = {"metric": []}
+    values_by_column: dict[str, list[Any]] = {"metric": []}
     for history in histories:
-        found["metric"] += [history.name] * len(history.points)
+        values_by_column["metric"] += [history.name] * len(history.points)
         for name, values in metric_columns(history).items():
-            found.setdefault(name, []).extend(values)
-    return found
+            values_by_column.setdefault(name, []).extend(values)
+    return values_by_column
 
 
 _LOG_LINES = 200
@@ -160,7 +159,6 @@ class Own:
     Attributes:
         job: The job; None before the first answer.
         events: Rows of its journal, oldest first.
-        curve: Its curve.
         log: Last lines of its log, with the times by when they were written, in milliseconds since the epoch.
         log_error: Why there are none; empty if there are.
         metrics: What its script has logged.
@@ -207,10 +205,10 @@ class JobPage(Page):
         marks = {"growth": "triangle", "shrink": "inverted_triangle"}
 
         def stalls(history: History) -> columns.Columns:
-            found = columns.stall_columns(history.stalls.get(job_id, ()))
-            return found | {
-                "colour": [kinds[kind] for kind in found["kind"]],
-                "marker": [marks[kind] for kind in found["kind"]],
+            stall_marks = columns.stall_columns(history.stalls.get(job_id, ()))
+            return stall_marks | {
+                "colour": [kinds[kind] for kind in stall_marks["kind"]],
+                "marker": [marks[kind] for kind in stall_marks["kind"]],
             }
 
         def rates(history: History) -> columns.Columns:
@@ -268,8 +266,8 @@ class JobPage(Page):
         }
 
     def _curve_columns(self) -> columns.Columns:
-        found = columns.curve_columns(self._curve_fact())
-        return found | {"marker": [_SOURCES.get(source, "circle") for source in found["source"]]}
+        points = columns.curve_columns(self._curve_fact())
+        return points | {"marker": [_SOURCES.get(source, "circle") for source in points["source"]]}
 
     def _curve_fact(self) -> CurveFact | None:
         return self.history.curves.get(self.job_id) or self._own.curve
@@ -323,8 +321,8 @@ class JobPage(Page):
         progress = self.history.progress.get(self.job_id)
         samples = max(fact.samples, progress.samples if progress else 0)
         curve, idle = self._curve_fact(), len(self.history.nodes or ())
-        left = eta(fact, curve, samples, idle, idle_quantiles(self.history.minutes[-60:]))
-        found = [
+        remaining = eta(fact, curve, samples, idle, idle_quantiles(self.history.minutes[-60:]))
+        rows = [
             ("name", fact.name),
             ("owner", fact.owner),
             ("state", f"{fact.state.lower()}: {self._reason(fact)}"),
@@ -347,12 +345,12 @@ class JobPage(Page):
                 else []
             ),
             *([("slow workers", progress.slow_workers)] if progress and progress.slow_workers else []),
-            ("done in", views.eta_in_words(left)),
+            ("done in", views.eta_in_words(remaining)),
             ("changes", f"{fact.rescales} rescales, {fact.preemptions} preemptions, {fact.restarts} restarts"),
         ]
         if curve is not None:
             fit = f", filled by the fit {curve.fit}" if curve.fit else ""
-            found.append(
+            rows.append(
                 (
                     "rescales cost",
                     f"{curve.up_s:.2f} s to grow, {curve.down_s:.2f} s to shrink; curve of "
@@ -360,9 +358,9 @@ class JobPage(Page):
                 )
             )
         if self._own.job is not None and self._own.job.spec.command:
-            found.append(("command", " ".join(self._own.job.spec.command)[:_MAX_LINE_LENGTH]))
-            found += [(name, f"{value:g}") for name, value in sorted(self._own.job.metrics.items())]
-        return found
+            rows.append(("command", " ".join(self._own.job.spec.command)[:_MAX_LINE_LENGTH]))
+            rows += [(name, f"{value:g}") for name, value in sorted(self._own.job.metrics.items())]
+        return rows
 
     def _reason(self, fact: JobFact) -> str:
         own = self._own.job.reason if self._own.job is not None else ""
@@ -382,12 +380,12 @@ class JobPage(Page):
             )
             events = await journal_of(self.shared.watcher, self.viewer, self.job_id, self._own.events)
         except grpc.aio.AioRpcError as error:
-            self._answered(replace(self._own, error=no_answer_in_words(error)))
+            self._take_answer(replace(self._own, error=no_answer_in_words(error)))
             return
         curve, (log, log_error) = await self._profile(), await self._log(stub)
-        self._answered(Own(answer.job, events, curve, log, log_error, await self._logged()))
+        self._take_answer(Own(answer.job, events, curve, log, log_error, await self._logged()))
 
-    def _answered(self, own: Own) -> None:
+    def _take_answer(self, own: Own) -> None:
         if own != self._own:
             self._own = replace(own, version=self._own.version + 1)
 

@@ -92,7 +92,6 @@ class Row:
 
     Attributes:
         id: Identifier, unique on the page.
-        cells: Its cells.
         chosen: Whether it is what the viewer has chosen.
     """
 
@@ -190,14 +189,14 @@ def body(rows: Sequence[Row], columns: int, empty: str = "none") -> str:
 
 def changes(before: Regions, after: Regions) -> list[tuple[str, str]]:
     """What to write where: identifiers and HTML. Only rows that differ, where a table has the same rows as before."""
-    found = [(name, html) for name, html in after.texts.items() if before.texts.get(name) != html]
+    writes = [(name, html) for name, html in after.texts.items() if before.texts.get(name) != html]
     for name, rows in after.tables.items():
         old = before.tables.get(name)
         if old is not None and [_key(row) for row in old] == [_key(row) for row in rows]:
-            found += [(row.id, row_cells(row)) for was, row in zip(old, rows, strict=True) if was != row]
+            writes += [(row.id, row_cells(row)) for was, row in zip(old, rows, strict=True) if was != row]
         else:
-            found.append((name, after.body(name)))
-    return found
+            writes.append((name, after.body(name)))
+    return writes
 
 
 def _key(row: Row) -> tuple[str, bool]:

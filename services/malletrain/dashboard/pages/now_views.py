@@ -46,7 +46,7 @@ def reclaims(releases: Iterable[ReleaseFact], since: float, until: float) -> Rec
     return Reclaims(len(seconds), median(seconds), max(seconds), sum(seconds))
 
 
-def used(minutes: Sequence[Minute], since: float, until: float) -> dict[Use, float]:
+def seconds_by_use(minutes: Sequence[Minute], since: float, until: float) -> dict[Use, float]:
     """Node-seconds by use in a period, by whole minutes."""
     total = dict.fromkeys(USES, 0.0)
     for minute in minutes:
@@ -61,7 +61,7 @@ def now_tiles(history: History, since: float, until: float) -> list[tuple[str, s
     counts = dict(zip(USES, history.counts, strict=True))
     jobs = [job for job in history.jobs.values() if not job.final]
     training = sum(job.state in ("RUNNING", "RESCALING") for job in jobs)
-    taken = reclaims(history.releases, since, until)
+    reclaimed = reclaims(history.releases, since, until)
     rated = utilization_of(last_hour(history.utilization, history.now))
     covered = f"of the last {duration(rated.seconds)}" if rated else "two minutes after the start"
     return [
@@ -71,7 +71,7 @@ def now_tiles(history: History, since: float, until: float) -> list[tuple[str, s
         lost_tile(history, until),
         ("U", percent(rated.efficiency if rated else None), covered),
         ("U if rescaling were free", percent(rated.bound if rated else None), "same nodes, same jobs"),
-        ("Nodes taken back", number(taken.count), f"longest until free: {duration(taken.worst_s)}"),
+        ("Nodes taken back", number(reclaimed.count), f"longest until free: {duration(reclaimed.worst_s)}"),
     ]
 
 
@@ -82,7 +82,7 @@ def _count(nodes: float) -> str:
 
 def use_rows(history: History, colours: Colours, since: float, until: float) -> tuple[Row, ...]:
     """What became of the idle node-seconds of a period."""
-    total = used(history.minutes, since, until)
+    total = seconds_by_use(history.minutes, since, until)
     whole = sum(total.values())
     digits = 2 if whole >= 36_000.0 else 3
     return tuple(
@@ -106,13 +106,13 @@ def reclaim_rows(history: History, since: float, until: float) -> tuple[Row, ...
     """What the main queue could have noticed, of the period and of all that is kept."""
     rows = []
     for name, start in (("shown period", since), ("last 24 h", until - 86400.0)):
-        found = reclaims(history.releases, start, until)
+        reclaimed = reclaims(history.releases, start, until)
         cells = (
             Cell(name),
-            Cell(number(found.count), number=True),
-            Cell(duration(found.median_s), number=True),
-            Cell(duration(found.worst_s), number=True),
-            Cell(number(found.held_s / 3600.0, 4), number=True),
+            Cell(number(reclaimed.count), number=True),
+            Cell(duration(reclaimed.median_s), number=True),
+            Cell(duration(reclaimed.worst_s), number=True),
+            Cell(number(reclaimed.held_s / 3600.0, 4), number=True),
         )
         rows.append(Row(f"reclaims-{start == since}", cells))
     return tuple(rows)
@@ -120,7 +120,7 @@ def reclaim_rows(history: History, since: float, until: float) -> tuple[Row, ...
 
 def lost_tile(history: History, until: float) -> tuple[str, str, str]:
     """What idle nodes were lost to in the last hour, most of it first."""
-    total = used(history.minutes, until - 3600.0, until)
+    total = seconds_by_use(history.minutes, until - 3600.0, until)
     lost = {use: seconds for use, seconds in total.items() if use in LOST and seconds > 0}
     if not any(total.values()):
         return "Lost in the last hour", "–", "nothing is known yet"

@@ -67,9 +67,9 @@ def members_of(history: History, selection: Selection, user: str, older: Iterabl
         older: Jobs that JobManager has answered.
     """
     known = {job.id: job for job in older} | dict(history.jobs)
-    found = [job for job in known.values() if is_chosen(job, selection)]
-    found.sort(key=lambda job: (job.owner == user, len(job.id), job.id))
-    return sorted(found[-MAX_JOBS:], key=lambda job: (len(job.id), job.id))
+    members = [job for job in known.values() if is_chosen(job, selection)]
+    members.sort(key=lambda job: (job.owner == user, len(job.id), job.id))
+    return sorted(members[-MAX_JOBS:], key=lambda job: (len(job.id), job.id))
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,6 @@ class OlderJobs:
     """Asks JobManager in the viewers' names. A viewer makes one search at a time, and all together a few."""
 
     def __init__(self, watcher: Watcher) -> None:
-        """Ask nothing yet."""
         self._watcher = watcher
         self._kept: OrderedDict[Hashable, tuple[float, OlderAnswer]] = OrderedDict()
         self._of_user: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -104,11 +103,11 @@ class OlderJobs:
         key = (viewer.token_id, viewer.user, selection.group, selection.owner)
         lock = self._of_user.setdefault(viewer.user, asyncio.Lock())
         async with lock:
-            asked, answer = self._kept.get(key, (0.0, OlderAnswer()))
-            if self._watcher.now() - asked < _KEPT_S:
+            asked_at, answer = self._kept.get(key, (0.0, OlderAnswer()))
+            if self._watcher.now() - asked_at < _KEPT_S:
                 return answer
             async with self._places:
-                answer = await _Search(self._watcher, viewer, selection.owner).found(words_of(selection.group))
+                answer = await _Search(self._watcher, viewer, selection.owner).jobs_of(words_of(selection.group))
             self._kept[key] = self._watcher.now(), answer
             self._kept.move_to_end(key)
             while len(self._kept) > _MAX_KEPT:
@@ -126,7 +125,7 @@ class _Search:
         self._until = watcher.now() + _SEARCH_S
         self._pages = _MAX_PAGES
 
-    async def found(self, words: Iterable[str]) -> OlderAnswer:
+    async def jobs_of(self, words: Iterable[str]) -> OlderAnswer:
         """The jobs of all words."""
         jobs: dict[str, JobFact] = {}
         whole = True
@@ -138,13 +137,13 @@ class _Search:
 
     async def _of_word(self, word: str) -> OlderAnswer:
         if not _IDENTIFIER.match(word):
-            return await self._named(word)
+            return await self._jobs_of_name(word)
         if word.startswith("j"):
             return await self._one(word)
         # Its jobs are of one submission, so that they are among the thousand from its number on.
         request = self._newest(word, self._owner)
         request.page_token = str(int(word[1:]) + _MAX_SUBMITTED)
-        return replace(await self._listed(request, 1), whole=True)
+        return replace(await self._list_jobs(request, 1), whole=True)
 
     async def _one(self, job_id: str) -> OlderAnswer:
         try:
@@ -155,31 +154,31 @@ class _Search:
             raise
         return OlderAnswer((job_fact(answer.job),))
 
-    async def _named(self, name: str) -> OlderAnswer:
+    async def _jobs_of_name(self, name: str) -> OlderAnswer:
         """Those of the chosen owner; without one the viewer's own, or else those of others."""
-        own = await self._listed(self._newest(name, self._owner or self._viewer.user), _MAX_PAGES)
+        own = await self._list_jobs(self._newest(name, self._owner or self._viewer.user), _MAX_PAGES)
         if own.jobs or self._owner:
             return own
-        others = await self._listed(self._newest(name, ""), _MAX_PAGES)
+        others = await self._list_jobs(self._newest(name, ""), _MAX_PAGES)
         return OlderAnswer(others.jobs, own.whole and others.whole)
 
     def _newest(self, name: str, owner: str) -> job_manager_pb2.ListJobsRequest:
         return job_manager_pb2.ListJobsRequest(group=name, owner=owner, newest_first=True, page_size=MAX_JOBS)
 
-    async def _listed(self, request: job_manager_pb2.ListJobsRequest, pages: int) -> OlderAnswer:
+    async def _list_jobs(self, request: job_manager_pb2.ListJobsRequest, pages: int) -> OlderAnswer:
         """Jobs of the pages of a listing, until there are enough of them."""
-        found: list[JobFact] = []
+        listed: list[JobFact] = []
         for _ in range(pages):
             if self._pages == 0 or self._watcher.now() > self._until:
-                return OlderAnswer(tuple(found), whole=False)
+                return OlderAnswer(tuple(listed), whole=False)
             self._pages -= 1
             answer: Any = await self._call("ListJobs", request)
             # A JobManager of the version before lists all jobs.
-            found += [fact for fact in map(job_fact, answer.jobs) if belongs(fact, request.group)]
+            listed += [fact for fact in map(job_fact, answer.jobs) if belongs(fact, request.group)]
             request.page_token = answer.next_page_token
-            if not request.page_token or len(found) >= MAX_JOBS:
-                return OlderAnswer(tuple(found))
-        return OlderAnswer(tuple(found), whole=False)
+            if not request.page_token or len(listed) >= MAX_JOBS:
+                return OlderAnswer(tuple(listed))
+        return OlderAnswer(tuple(listed), whole=False)
 
     async def _call(self, method: str, request: Any) -> Any:
         call = getattr(job_manager(self._watcher), method)

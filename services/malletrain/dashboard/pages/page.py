@@ -88,15 +88,15 @@ class SharedData:
     def series(self, key: Hashable, make: Callable[[], SeriesT]) -> SeriesT:
         """The series of this key, up to date; the least recently used are forgotten where there are too many."""
         if key not in self._series:
-            found = make()
-            found.refresh(self.history)
-            self._series[key] = found
+            series = make()
+            series.refresh(self.history)
+            self._series[key] = series
             while len(self._series) > _MAX_SERIES:
                 self._series.popitem(last=False)
         self._series.move_to_end(key)
         return cast("SeriesT", self._series[key])
 
-    def keep(self, used: set[int]) -> None:
+    def keep_series(self, used: set[int]) -> None:
         """Forget all series but these (by `id`): nobody looks at the others."""
         for key in [key for key, series in self._series.items() if id(series) not in used]:
             del self._series[key]
@@ -107,7 +107,7 @@ class SharedData:
             self._cached[key] = make()
         return cast("ValueT", self._cached[key])
 
-    def kept(self, key: Hashable, make: Callable[[], ValueT]) -> ValueT:
+    def remembered(self, key: Hashable, make: Callable[[], ValueT]) -> ValueT:
         """What `make` returns, worked out once for what never changes; the least used of too many are forgotten."""
         if key not in self._kept:
             self._kept[key] = make()
@@ -119,7 +119,7 @@ class SharedData:
     def keep_answer(self, key: Hashable, answer: Any) -> None:
         """Keep what a service has answered, for `answer`; the least used of too many are forgotten."""
         self._kept.pop(key, None)
-        self.kept(key, lambda: answer)
+        self.remembered(key, lambda: answer)
 
     def answer(self, key: Hashable) -> Any:
         """What was kept for a key; None: nothing."""
@@ -160,8 +160,7 @@ class Page(ABC):
     title = ""
 
     def __init__(self, shared: SharedData, viewer: Viewer, selection: Selection, theme: str) -> None:
-        """Show nothing yet.
-
+        """
         Args:
             shared: What all viewers share.
             theme: `light` or `dark`.
@@ -186,12 +185,12 @@ class Page(ABC):
 
     @property
     def history(self) -> History:
-        """What has happened."""
+        """The history that all pages show."""
         return self.shared.history
 
     @property
     def colours(self) -> Colours:
-        """The theme."""
+        """The colours of the chosen theme."""
         return THEMES[self.theme]
 
     def period(self) -> tuple[float, float]:
@@ -220,17 +219,17 @@ class Page(ABC):
 
     def series(self, key: Hashable, make: Callable[[], SeriesT]) -> tuple[SeriesT, ColumnDataSource]:
         """Columns that the viewers share, and a source that follows them."""
-        found = self.shared.series(key, make)
-        source = ColumnDataSource(data=_arrays(found.columns))
-        self._bound.append((found, source, found.version))
-        return found, source
+        series = self.shared.series(key, make)
+        source = ColumnDataSource(data=_arrays(series.columns))
+        self._bound.append((series, source, series.version))
+        return series, source
 
     def html(self) -> str:
         """The page but for its end: all that is known before its figures are made."""
         regions = self._regions = self._all_regions()
         with shown_in(self.zone):
             zone = zone_in_words(self.history.now)
-        found: str = page_template().render(
+        beginning: str = page_template().render(
             page=self,
             title=f"{self.title} · MalleTrain",
             pages=[(text, self.selection.link(name), name == self.name) for name, text in PAGES],
@@ -242,7 +241,7 @@ class Page(ABC):
             zone=zone,
             csv=lambda name: self.selection.link(f"csv/{self.name}/{name}"),
         )
-        return found
+        return beginning
 
     def open(self, document: Document) -> None:
         """Fill a document with the figures."""
@@ -253,7 +252,7 @@ class Page(ABC):
         for plot in figures:
             self.follow_ranges(plot)
         self._post.js_on_change("tags", CustomJS(code="malletrain.write(cb_obj.tags)"))
-        self._seen.on_change("tags", self._shown)
+        self._seen.on_change("tags", self._on_visibility)
         document.on_event(DocumentReady, self._drawn_first)
         document.js_on_event("document_ready", CustomJS(code="malletrain.ready()"))
         document.js_on_event("connection_lost", CustomJS(code="malletrain.lost()"))
@@ -272,7 +271,7 @@ class Page(ABC):
         return [series for series, _, _ in self._bound]
 
     def turn_away(self) -> None:
-        """Show nothing any more to a viewer whose token is void."""
+        """Show nothing any more to a viewer whose token is no longer valid."""
         self._messages += 1
         self._post.tags = [self._messages, [("content", "<p>Your token has expired or was revoked.</p>")]]
 
@@ -311,12 +310,12 @@ class Page(ABC):
         """The parts that change; the same object for all viewers to whom they look alike."""
 
         def make() -> Regions:
-            found = self.regions()
+            own = self.regions()
             shared = {
                 "services": self.shared.cached(("services", self.zone), self._services),
                 "spans": self.shared.cached(("spans", self.name, self.selection, self.zone), self._spans),
             }
-            return Regions({**shared, **found.texts}, found.tables, found.empty)
+            return Regions({**shared, **own.texts}, own.tables, own.empty)
 
         with shown_in(self.zone):
             return self.shared.cached((self.name, self.selection, self.theme, self.zone, self.own_key()), make)
@@ -354,7 +353,7 @@ class Page(ABC):
         self.refresh()
         self.when_ready()
 
-    def _shown(self, name: str, old: Any, new: Any) -> None:
+    def _on_visibility(self, name: str, old: Any, new: Any) -> None:
         del name, old
         self.visible = new != ["hidden"]
         if self.visible:

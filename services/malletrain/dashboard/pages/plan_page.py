@@ -116,9 +116,9 @@ class PlanPage(Page):
         plans = shared.watched.history.plans
         if not generation:
             return plans[-1] if plans else None
-        found = next((plan for plan in plans if plan.generation == generation), None)
-        asked = shared.answer(("plan", generation)) if found is None else None
-        return asked if isinstance(asked, PlanFact) else found
+        heard = next((plan for plan in plans if plan.generation == generation), None)
+        answer = shared.answer(("plan", generation)) if heard is None else None
+        return answer if isinstance(answer, PlanFact) else heard
 
     @staticmethod
     def values_in(shared: SharedData, plan: PlanFact) -> PlanValues | None:
@@ -132,9 +132,9 @@ class PlanPage(Page):
                 return None
             return values_of(problem, {row.job_id: row.after for row in plan.rows})
 
-        return shared.kept(("plan values", plan.generation), make)
+        return shared.remembered(("plan values", plan.generation), make)
 
-    def shown(self) -> PlanFact | None:
+    def chosen_plan(self) -> PlanFact | None:
         """The plan that is shown."""
         return self.known_to(self.shared, self.selection.plan)
 
@@ -152,15 +152,15 @@ class PlanPage(Page):
         self._drawn: PlanFact | None = None
         self._source = ColumnDataSource(data=self._columns())
         self._worth = plots.worth_figure(self._source, self._jobs(), self.colours)
-        self._drawn = self.shown()
+        self._drawn = self.chosen_plan()
         return [self._worth]
 
     def _jobs(self) -> list[str]:
-        plan = self.shown()
+        plan = self.chosen_plan()
         return [row.job_id for row in plan.rows[:_MAX_BARS]] if plan is not None else []
 
     def _columns(self) -> columns.Columns:
-        plan = self.shown()
+        plan = self.chosen_plan()
         values = self.values(plan) if plan is not None else None
         known = values.jobs[:_MAX_BARS] if values is not None else ()
         return {
@@ -173,15 +173,15 @@ class PlanPage(Page):
 
     def on_refreshed(self) -> None:
         """Draw another plan."""
-        if self.shown() is not self._drawn:
-            self._drawn = self.shown()
+        if self.chosen_plan() is not self._drawn:
+            self._drawn = self.chosen_plan()
             self._worth.y_range.factors = plots.worth_rows(self._jobs())
             self._worth.height = plots.worth_height(len(self._jobs()))
             self._source.data = self._columns()
 
     def regions(self) -> Regions:
         """The parts that change."""
-        plan = self.shown()
+        plan = self.chosen_plan()
         if plan is None:
             texts = {"plan": markup.facts([("plan", self._missing())]), "choice": self._neighbours(None)}
             return Regions(texts, {"plans": self._others(), "rows": (), "needs": ()})
@@ -203,21 +203,21 @@ class PlanPage(Page):
         """Links to the plan before and the one after, and to the newest."""
         newest = self.history.plans[-1].generation if self.history.plans else 0
         number = plan.generation if plan is not None else self.selection.plan
-        found = []
+        neighbours = []
         if number > 1:
-            found.append((f"← plan {number - 1}", self.selection.link("plan", plan=number - 1), False))
+            neighbours.append((f"← plan {number - 1}", self.selection.link("plan", plan=number - 1), False))
         if 0 < number < newest:
-            found.append((f"plan {number + 1} →", self.selection.link("plan", plan=number + 1), False))
+            neighbours.append((f"plan {number + 1} →", self.selection.link("plan", plan=number + 1), False))
         if self.selection.plan:
-            found.append(("the newest", self.selection.link("plan", plan=0), False))
-        return markup.links(found)
+            neighbours.append(("the newest", self.selection.link("plan", plan=0), False))
+        return markup.links(neighbours)
 
     async def ask(self) -> None:
         """Ask the Allocator for an earlier plan, and why jobs have what they have: once per plan for all viewers."""
         stub = allocator_pb2_grpc.AllocatorServiceStub(self.shared.watcher.channel("allocator"))
-        if self.shown() is None:
+        if self.chosen_plan() is None:
             await self._ask_plan(stub)
-        plan = self.shown()
+        plan = self.chosen_plan()
         if plan is None or self.shared.answer(("needs", plan.generation)) is not None:
             return
         request = allocator_pb2.ExplainPlanRequest(generation=plan.generation)
@@ -247,19 +247,19 @@ class PlanPage(Page):
 
     def own_key(self) -> Hashable:
         """Whether the plan is known and was explained by now."""
-        plan = self.shown()
+        plan = self.chosen_plan()
         if plan is None:
             return self.shared.answer(("plan", self.selection.plan)) is not None
         return plan.generation, self.shared.answer(("needs", plan.generation)) is not None
 
     def _needs(self, plan: PlanFact) -> tuple[Row, ...]:
-        found = self.shared.answer(("needs", plan.generation))
-        if not isinstance(found, tuple):
-            return (Row("need-none", (Cell(found or "asking the Allocator …"), Cell(""), Cell(""))),)
-        return views.requirement_rows(found, self.colours, self.selection)
+        answer = self.shared.answer(("needs", plan.generation))
+        if not isinstance(answer, tuple):
+            return (Row("need-none", (Cell(answer or "asking the Allocator …"), Cell(""), Cell(""))),)
+        return views.requirement_rows(answer, self.colours, self.selection)
 
     def _others(self) -> tuple[Row, ...]:
-        found = []
+        rows = []
         for place, plan in enumerate(self.history.plans[::-1][:_OTHERS]):
             changed = sum(row.before != row.after for row in plan.rows)
             link = self.selection.link("plan", plan=plan.generation if place else 0)
@@ -270,5 +270,5 @@ class PlanPage(Page):
                 Cell(f"{changed} job" + ("" if changed == 1 else "s"), number=True),
                 Cell("applied" if plan.applied else "refused"),
             )
-            found.append(Row(f"other-{plan.generation}", cells, chosen=plan is self.shown()))
-        return tuple(found)
+            rows.append(Row(f"other-{plan.generation}", cells, chosen=plan is self.chosen_plan()))
+        return tuple(rows)

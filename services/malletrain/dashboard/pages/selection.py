@@ -67,7 +67,7 @@ _NODE = re.compile(r"[^\s\x00-\x1f](?:[^\x00-\x1f]{0,254}[^\s\x00-\x1f])?\Z")
 
 @dataclass(frozen=True)
 class Selection:
-    """What is looked at.
+    """What a page shows: job, node, plan, period and filters, as its address names them.
 
     Attributes:
         job: Identifier of a job; empty: none.
@@ -143,7 +143,7 @@ class Selection:
         """Arguments of an address that stand for the selection, but for some changes."""
         chosen = replace(self, **changes)
         span_chosen = chosen.span_chosen or "span" in changes
-        given = {
+        arguments = {
             "job": chosen.job,
             "node": chosen.node,
             "plan": str(chosen.plan or ""),
@@ -155,8 +155,8 @@ class Selection:
             "metric": chosen.metric,
         }
         if chosen.what_if is not None:
-            given |= chosen.what_if.arguments()
-        return {name: value for name, value in given.items() if value}
+            arguments |= chosen.what_if.arguments()
+        return {name: value for name, value in arguments.items() if value}
 
 
 def _number(text: str) -> float | None:

@@ -62,7 +62,7 @@ class UsageAnswer:
 
 
 class UsagePage(Page):
-    """Who used what."""
+    """What owners and projects have used, month by month, and what it costs."""
 
     name = "usage"
     title = "Usage"
@@ -89,38 +89,38 @@ class UsagePage(Page):
 
     def regions(self) -> Regions:
         """The parts that change."""
-        found = self._answer
-        total = summed(found.rows).get("", job_manager_pb2.UsageRow())
-        known = sorted({row.month for row in found.months} | {self.month}, reverse=True)[:_MONTHS]
+        answer = self._answer
+        total = summed(answer.rows).get("", job_manager_pb2.UsageRow())
+        known = sorted({row.month for row in answer.months} | {self.month}, reverse=True)[:_MONTHS]
         months = [(month, self.selection.link("usage", month=month), month == self.month) for month in known]
         export = [
             ("This month as CSV", self.selection.link("csv/usage/monthly", month=self.month), False),
             ("All months as CSV", self.selection.link("csv/usage/all"), False),
         ]
-        by_month = summed(found.months, lambda row: row.month)
+        by_month = summed(answer.months, lambda row: row.month)
         newest_first = {month: by_month[month] for month in sorted(by_month, reverse=True)}
         return Regions(
             {
                 "months": markup.links(months),
-                "totals": markup.tiles(_tiles(total, found.currency)) if found.until else "",
+                "totals": markup.tiles(_tiles(total, answer.currency)) if answer.until else "",
                 "export": markup.links(export),
                 "notes": markup.paragraphs(self._notes()),
             },
             {
-                "owners": _rows("owner", summed(found.rows, lambda row: row.owner), total),
-                "projects": _rows("project", summed(found.rows, lambda row: row.project or "no project"), total),
-                "by-month": _rows("month", newest_first, summed(found.months).get("", job_manager_pb2.UsageRow())),
+                "owners": _rows("owner", summed(answer.rows, lambda row: row.owner), total),
+                "projects": _rows("project", summed(answer.rows, lambda row: row.project or "no project"), total),
+                "by-month": _rows("month", newest_first, summed(answer.months).get("", job_manager_pb2.UsageRow())),
             },
         )
 
     def _notes(self) -> list[str]:
-        found = self._answer
-        if found.error:
-            return [found.error]
-        if not found.until:
+        answer = self._answer
+        if answer.error:
+            return [answer.error]
+        if not answer.until:
             return ["asking …"]
         whose = "Your own usage" if self.viewer.role == "user" else "Usage of all"
-        return [f"{whose}, until {views.date_and_time(found.until)}."]
+        return [f"{whose}, until {views.date_and_time(answer.until)}."]
 
     async def ask(self) -> None:
         """Ask for the chosen month every half minute, and for the sums of all months, which read the most, seldom."""
@@ -135,13 +135,13 @@ class UsagePage(Page):
                 months = tuple(rows_in(await usage_of(watcher, self.viewer, MONTHLY[:1])))
                 self._months_asked = now
         except grpc.aio.AioRpcError as error:
-            found = UsageAnswer(error=f"{no_answer_in_words(error)}.")
+            answer = UsageAnswer(error=f"{no_answer_in_words(error)}.")
             self._months_asked = 0.0
         else:
             last = chosen[-1]
-            found = UsageAnswer(tuple(rows_in(chosen)), months, last.currency, last.as_of_time.ToNanoseconds() / 1e9)
-        if found != self._answer:
-            self._answer, self._version = found, self._version + 1
+            answer = UsageAnswer(tuple(rows_in(chosen)), months, last.currency, last.as_of_time.ToNanoseconds() / 1e9)
+        if answer != self._answer:
+            self._answer, self._version = answer, self._version + 1
 
     def _spans(self) -> str:
         """The month is chosen by the links."""
@@ -175,15 +175,15 @@ def rows_in(parts: Iterable[job_manager_pb2.GetUsageResponse]) -> list[job_manag
 
 def _tiles(total: job_manager_pb2.UsageRow, currency: str) -> list[tuple[str, str, str]]:
     lost = total.lost_node_seconds / total.node_seconds if total.node_seconds else None
-    found = [
+    tiles = [
         ("Node-hours", markup.number(total.node_seconds / HOUR_SECONDS, 2), f"{markup.percent(lost)} of them lost"),
         ("GPU-hours", _gpu_hours(total), "where the number of a node's GPUs is known"),
         ("Preemptions", markup.number(total.preemptions), "events at which nodes were taken from jobs"),
     ]
     if total.full_charge:
         full = f"{markup.number(total.full_charge, 2)} without the discount"
-        found.append((f"Charge in {currency}" if currency else "Charge", markup.number(total.charge, 2), full))
-    return found
+        tiles.append((f"Charge in {currency}" if currency else "Charge", markup.number(total.charge, 2), full))
+    return tiles
 
 
 def _gpu_hours(row: job_manager_pb2.UsageRow) -> str:

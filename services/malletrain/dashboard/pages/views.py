@@ -73,12 +73,12 @@ def job_rows(history: History, colours: Colours, chosen: Selection) -> tuple[Row
     idle = len(history.nodes or ())
     rows = []
     for job in sorted(history.jobs.values(), key=job_order)[:MAX_ROWS]:
-        left = eta(job, history.curves.get(job.id), _samples(history, job), idle, quantiles)
-        rows.append(_job_row(history, colours, chosen, job, left))
+        remaining = eta(job, history.curves.get(job.id), _samples(history, job), idle, quantiles)
+        rows.append(_job_row(history, colours, chosen, job, remaining))
     return tuple(rows)
 
 
-def _job_row(history: History, colours: Colours, chosen: Selection, job: JobFact, left: Eta | None) -> Row:
+def _job_row(history: History, colours: Colours, chosen: Selection, job: JobFact, remaining: Eta | None) -> Row:
     samples = _samples(history, job)
     share = samples / job.target_samples if job.target_samples else None
     progress = percent(share, 0) if share is not None else number(samples)
@@ -93,10 +93,10 @@ def _job_row(history: History, colours: Colours, chosen: Selection, job: JobFact
         Cell(_rate(history, job), number=True),
         Cell(progress, number=True, share=share, hint=f"{samples:,} samples{_unsure(job)}", order=share),
         Cell(
-            _before_brackets(eta_in_words(left)),
+            _before_brackets(eta_in_words(remaining)),
             number=True,
             wraps=True,
-            order=_expected(left),
+            order=_expected(remaining),
         ),
         Cell(str(job.rescales), number=True),
         Cell(str(job.preemptions), number=True),
@@ -146,22 +146,22 @@ def _idle_for(history: History, name: str) -> str:
     return duration(history.now - (history.nodes or {})[name].idle_since)
 
 
-def eta_in_words(left: Eta | None) -> str:
+def eta_in_words(remaining: Eta | None) -> str:
     """An ETA with its interval."""
-    if left is None:
+    if remaining is None:
         return "–"
-    if left.soonest is None:
+    if remaining.soonest is None:
         return "unknown"
-    latest = about(left.latest) if left.latest is not None else "open"
-    expected = f"{about(left.expected)} " if left.expected is not None else ""
-    return f"{expected}({about(left.soonest)} to {latest})"
+    latest = about(remaining.latest) if remaining.latest is not None else "open"
+    expected = f"{about(remaining.expected)} " if remaining.expected is not None else ""
+    return f"{expected}({about(remaining.soonest)} to {latest})"
 
 
-def _expected(left: Eta | None) -> float | None:
+def _expected(remaining: Eta | None) -> float | None:
     """By what an ETA is sorted; None: it is not known."""
-    if left is None:
+    if remaining is None:
         return None
-    return left.expected if left.expected is not None else left.soonest
+    return remaining.expected if remaining.expected is not None else remaining.soonest
 
 
 def _before_brackets(text: str) -> str:
@@ -324,7 +324,7 @@ def fragment_rows(history: History, chosen: Selection, colours: Colours) -> tupl
     """What became of one node, newest first."""
     if not chosen.node:
         return (Row("fragment-none", (Cell("choose a node above"), Cell(""), Cell(""), Cell(""))),)
-    found = [fragment for fragment in history.fragments if fragment.node == chosen.node][::-1][:100]
+    periods = [fragment for fragment in history.fragments if fragment.node == chosen.node][::-1][:100]
     return tuple(
         Row(
             f"fragment-{place}",
@@ -335,7 +335,7 @@ def fragment_rows(history: History, chosen: Selection, colours: Colours) -> tupl
                 Cell(duration((history.now if fragment.end is None else fragment.end) - fragment.start), number=True),
             ),
         )
-        for place, fragment in enumerate(found)
+        for place, fragment in enumerate(periods)
     )
 
 

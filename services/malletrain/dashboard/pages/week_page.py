@@ -67,10 +67,10 @@ class WeekPage(Page):
         """Which replays there are, and whose jobs are named."""
         return (self.shared.replays.version, self.viewer.user, self.viewer.role)
 
-    def found(self) -> WhatIfComparison | None:
+    def comparison(self) -> WhatIfComparison | None:
         """What the chosen what-if gave; None: it is not known."""
         chosen = self.selection.what_if
-        return self.shared.replays.found(chosen) if chosen is not None else None
+        return self.shared.replays.result_of(chosen) if chosen is not None else None
 
     def form(self) -> Form:
         """The form, with what is chosen, else with the settings in force."""
@@ -89,36 +89,36 @@ class WeekPage(Page):
 
     def on_refreshed(self) -> None:
         """Draw what was replayed meanwhile."""
-        found = self.found()
-        if found is not None and found is not self._drawn:
-            self._drawn = found
-            self._source.data = course_columns(found)
-            self._range.update(start=1000.0 * found.times_unix[0], end=1000.0 * found.times_unix[-1])
+        comparison = self.comparison()
+        if comparison is not None and comparison is not self._drawn:
+            self._drawn = comparison
+            self._source.data = course_columns(comparison)
+            self._range.update(start=1000.0 * comparison.times_unix[0], end=1000.0 * comparison.times_unix[-1])
 
     def regions(self) -> Regions:
         """The parts that change."""
-        chosen, found, replays = self.selection.what_if, self.found(), self.shared.replays
+        chosen, comparison, replays = self.selection.what_if, self.comparison(), self.shared.replays
         known = replays.of_same_past(chosen) if chosen is not None else []
         return Regions(
             {
-                "week": markup.tiles(week_views.tiles(found)),
-                "notes": markup.paragraphs(found.notes or ("Nothing.",) if found is not None else ()),
-                "replay-status": markup.paragraphs([self._status(chosen, found)]),
+                "week": markup.tiles(week_views.tiles(comparison)),
+                "notes": markup.paragraphs(comparison.notes or ("Nothing.",) if comparison is not None else ()),
+                "replay-status": markup.paragraphs([self._status(chosen, comparison)]),
                 "replay-cancel": self._cancel(),
             },
             {
                 "outcomes": week_views.outcome_rows(chosen, known, self.selection),
-                "compared": week_views.compared_rows(found, self.viewer.user, self.viewer.role, self.selection),
+                "compared": week_views.compared_rows(comparison, self.viewer.user, self.viewer.role, self.selection),
             },
         )
 
-    def _status(self, chosen: WhatIf | None, found: WhatIfComparison | None) -> str:
+    def _status(self, chosen: WhatIf | None, comparison: WhatIfComparison | None) -> str:
         replays, running = self.shared.replays, self.shared.replays.running
         if running is not None and running.what_if == chosen:
             return f"Replaying: {markup.percent(running.share, 0)}." if running.share else "Reading the past …"
         other = f" Now {running.what_if.in_words()} is replayed: one at a time." if running is not None else ""
-        if found is not None:
-            begin, end = found.times_unix[0], found.times_unix[-1]
+        if comparison is not None:
+            begin, end = comparison.times_unix[0], comparison.times_unix[-1]
             return f"{week_views.at_minute(begin)} to {week_views.at_minute(end)}.{other}"
         if chosen is not None and (failure := replays.failure(chosen)):
             return f"Not replayed: {failure}.{other}"

@@ -49,7 +49,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Form:
-    """The form."""
+    """The form that asks for a what-if."""
 
     fields: tuple[Field, ...]
     hidden: tuple[tuple[str, str], ...]
@@ -86,25 +86,29 @@ def at_minute(unix_seconds: float) -> str:
     return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def tiles(found: WhatIfComparison | None) -> list[tuple[str, str, str]]:
+def tiles(comparison: WhatIfComparison | None) -> list[tuple[str, str, str]]:
     """The figures at the top."""
-    if found is None:
+    if comparison is None:
         return []
-    gain = _gain(found.replay.samples, found.really.samples)
+    gain = _gain(comparison.replay.samples, comparison.really.samples)
     return [
-        ("Samples, this what-if", markup.number(found.replay.samples), f"{gain} than really"),
-        ("Samples, really", markup.number(found.really.samples), "of the jobs that are replayed"),
+        ("Samples, this what-if", markup.number(comparison.replay.samples), f"{gain} than really"),
+        ("Samples, really", markup.number(comparison.really.samples), "of the jobs that are replayed"),
         (
             "U, this what-if",
-            markup.percent(found.replay.efficiency),
-            f"really {markup.percent(found.really.efficiency)}",
+            markup.percent(comparison.replay.efficiency),
+            f"really {markup.percent(comparison.really.efficiency)}",
         ),
         (
             "U if rescaling were free",
-            markup.percent(found.replay.bound),
-            f"the zero-cost bound; really {markup.percent(found.really.bound)}",
+            markup.percent(comparison.replay.bound),
+            f"the zero-cost bound; really {markup.percent(comparison.really.bound)}",
         ),
-        ("Idle node-hours", markup.number(found.node_hours, 1), f"{markup.percent(found.held)} of them held by jobs"),
+        (
+            "Idle node-hours",
+            markup.number(comparison.node_hours, 1),
+            f"{markup.percent(comparison.held)} of them held by jobs",
+        ),
     ]
 
 
@@ -115,13 +119,13 @@ def outcome_rows(
     ranked = sorted(known, key=lambda entry: -entry[1].replay.samples)
     if not ranked:
         return ()
-    shown = next((found for what_if, found in ranked if what_if == chosen), ranked[0][1])
-    rows = [Row("really", (Cell("what really happened"), *_cells(shown.really, shown.really)))]
-    for place, (what_if, found) in enumerate(ranked):
+    reference = next((comparison for what_if, comparison in ranked if what_if == chosen), ranked[0][1])
+    rows = [Row("really", (Cell("what really happened"), *_cells(reference.really, reference.really)))]
+    for place, (what_if, comparison) in enumerate(ranked):
         link = selection.link("week", what_if=what_if)
         cells = (
             Cell(what_if.in_words(), link=link),
-            *_cells(found.replay, shown.really),
+            *_cells(comparison.replay, reference.really),
         )
         rows.append(Row(f"what-if-{place}", cells, chosen=what_if == chosen))
     return tuple(rows)
@@ -143,10 +147,10 @@ def _gain(samples: float, reference: float) -> str:
     return f"{100 * (samples / reference - 1):+.1f} %" if reference else "–"
 
 
-def compared_rows(found: WhatIfComparison | None, user: str, role: str, selection: Selection) -> tuple[Row, ...]:
+def compared_rows(comparison: WhatIfComparison | None, user: str, role: str, selection: Selection) -> tuple[Row, ...]:
     """Jobs as they were and as they would have been. Whose job it is not, and who is no operator, sees no name."""
     rows = []
-    for job in found.jobs[:_MAX_JOBS] if found is not None else ():
+    for job in comparison.jobs[:_MAX_JOBS] if comparison is not None else ():
         named = has_rights(user, role, job.owner)
         cells = (
             Cell(job.job_id, link=selection.link("job", job=job.job_id)),

@@ -46,7 +46,7 @@ class WhatIf:
     @classmethod
     def of(cls, text: Mapping[str, str]) -> WhatIf | None:
         """From the arguments of an address, or of the form. What is not valid counts as absent; None: all of it."""
-        found: dict[str, Any] = {
+        parsed: dict[str, Any] = {
             "past": _whole(text.get("past", ""), 1, 10**11),
             "days": _one_of(_number(text.get("days", "")), DAYS.values()),
             "forward_s": _within(_number(text.get("forward", "")), MIN_FORWARD_S, MAX_FORWARD_S),
@@ -54,7 +54,7 @@ class WhatIf:
             "max_parallel": _whole(text.get("places", ""), 1, MAX_PLACES),
             "policy": _one_of(text.get("policy"), POLICIES.values()),
         }
-        known = {name: value for name, value in found.items() if value is not None}
+        known = {name: value for name, value in parsed.items() if value is not None}
         return cls(**known) if known else None
 
     def arguments(self) -> dict[str, str]:
@@ -75,13 +75,13 @@ class WhatIf:
         return ", ".join(parts if self.policy == "milp" else [*parts, f"policy {self.policy}"])
 
 
-def course_columns(found: WhatIfComparison) -> dict[str, list[float]]:
+def course_columns(comparison: WhatIfComparison) -> dict[str, list[float]]:
     """The courses, at milliseconds since the epoch."""
     return {
-        "time": [1000.0 * time for time in found.times_unix],
-        "really": list(found.really.course),
-        "replay": list(found.replay.course),
-        "free": list(found.free.course),
+        "time": [1000.0 * time for time in comparison.times_unix],
+        "really": list(comparison.really.course),
+        "replay": list(comparison.replay.course),
+        "free": list(comparison.free.course),
     }
 
 

@@ -63,13 +63,13 @@ class PreparedDocuments:
         """The pages of all prepared documents."""
         return [document.page for document in self._kept.values()]
 
-    def take(self, page: type[Page], selection: Selection, theme: str) -> PreparedDocument | None:
+    def take_document(self, page: type[Page], selection: Selection, theme: str) -> PreparedDocument | None:
         """The prepared document of a page, which then is somebody's; None: there is none."""
-        found = self._kept.pop((page, selection, theme), None)
-        if found is not None:
+        prepared = self._kept.pop((page, selection, theme), None)
+        if prepared is not None:
             # Its browser has not connected yet.
-            asyncio.get_running_loop().call_later(UNUSED_S, found.session.unblock_expiration)
-        return found
+            asyncio.get_running_loop().call_later(UNUSED_S, prepared.session.unblock_expiration)
+        return prepared
 
     def prepare_like(self, page: Page) -> None:
         """Prepare a document like one that was drawn, for the next viewer who wants the same."""
@@ -130,7 +130,7 @@ class PageView(SessionHandler):  # type: ignore[misc]  # Bokeh is not checked
 
     @authenticated
     async def get(self) -> None:
-        """The page."""
+        """Answer with the page, prepared before where there is one."""
         viewer, context = self.current_user, self._context
         selection, theme = Selection.of(self.request.arguments), _theme(self.get_cookie("theme", ""))
         context.shared.refresh_if_old()
@@ -173,13 +173,13 @@ class PageView(SessionHandler):  # type: ignore[misc]  # Bokeh is not checked
 
     def _token(self, session_id: Any, cookies: dict[str, str]) -> Any:
         """By what the browser finds its document; it says for whom that is made, if it has to be made again."""
-        asked = {"headers": {}, "cookies": cookies, "arguments": self.request.arguments}
+        request = {"headers": {}, "cookies": cookies, "arguments": self.request.arguments}
         return generate_jwt_token(
             session_id,
             secret_key=self.application.secret_key,
             signed=self.application.sign_sessions,
             expiration=self.application.session_token_expiration,
-            extra_payload=asked | self.application_context.application.process_request(self.request),
+            extra_payload=request | self.application_context.application.process_request(self.request),
         )
 
 

@@ -40,34 +40,34 @@ async def data_of(shared: SharedData, viewer: Viewer, page: str, name: str, sele
     history = shared.watched.history
     match page:
         case "now":
-            found = _of_now(history, name, selection)
+            data = _of_now(history, name, selection)
         case "job":
-            found = await _of_job(shared, viewer, name, selection.job)
+            data = await _of_job(shared, viewer, name, selection.job)
         case "compare" if name == "compare":
             return await compared_columns(shared, viewer, selection) if selection.group else None
         case "plan" if name == "worth":
-            found = _worth(shared, selection)
+            data = _worth(shared, selection)
         case "usage" if name in ("monthly", "all"):
             return await _usage(shared, viewer, selection.month if name == "monthly" else "")
         case "week" if name == "course":
             return _course(shared, selection)
         case "nodes" if name in ("survival", "stay"):
-            found = columns.survival_columns(*views.idle_lengths(history))
+            data = columns.survival_columns(*views.idle_lengths(history))
         case _:
-            found = None
-    return columns.in_period(found, *selection.period(history.now)) if found is not None else None
+            data = None
+    return columns.in_period(data, *selection.period(history.now)) if data is not None else None
 
 
 def _of_now(history: History, name: str, selection: Selection) -> Columns | None:
     match name:
         case "nodes":
             since, until = selection.period(history.now)
-            shown = [item for item in history.fragments if item.start < until and (item.end or until) > since]
+            fragments = [item for item in history.fragments if item.start < until and (item.end or until) > since]
             return {
-                "node": [item.node for item in shown],
-                "job": [" ".join(item.jobs) for item in shown],
-                "from_unix_s": [item.start for item in shown],
-                "until_unix_s": [item.end if item.end is not None else "" for item in shown],
+                "node": [item.node for item in fragments],
+                "job": [" ".join(item.jobs) for item in fragments],
+                "from_unix_s": [item.start for item in fragments],
+                "until_unix_s": [item.end if item.end is not None else "" for item in fragments],
             }
         case "use":
             return columns.minute_columns(history.minutes, history.now)
@@ -116,5 +116,5 @@ def _worth(shared: SharedData, selection: Selection) -> Columns:
 
 
 def _course(shared: SharedData, selection: Selection) -> Columns | None:
-    found = shared.replays.found(selection.what_if) if selection.what_if is not None else None
-    return columns.in_period(course_columns(found), 0.0, math.inf) if found is not None else None
+    comparison = shared.replays.result_of(selection.what_if) if selection.what_if is not None else None
+    return columns.in_period(course_columns(comparison), 0.0, math.inf) if comparison is not None else None

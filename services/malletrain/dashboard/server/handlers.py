@@ -21,7 +21,7 @@ from malletrain.dashboard.pages.week_views import has_rights
 from malletrain.dashboard.server.context import ServerContext
 from malletrain.dashboard.server.exports import data_of
 from malletrain.dashboard.server.link_peers import ends_of, objection
-from malletrain.dashboard.server.page_access import hardened
+from malletrain.dashboard.server.page_access import harden
 from malletrain.dashboard.templates import denied_template, told_template
 from malletrain.dashboard.templates.files import SCRIPTS, SCRIPTS_COOKIE, File, file_named
 from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, scavenger_pb2, scavenger_pb2_grpc
@@ -36,7 +36,7 @@ class _Plain(RequestHandler):
         self.context = context
 
     def prepare(self) -> None:
-        hardened(self)
+        harden(self)
 
     def check_origin(self) -> None:
         """Refuse forms of other sites."""
@@ -46,12 +46,12 @@ class _Plain(RequestHandler):
     async def viewer(self) -> Viewer:
         """Who makes the request; others are refused."""
         try:
-            found = await self.context.viewers.verify(self.context.sessions.token(self.request))
+            viewer = await self.context.viewers.verify(self.context.sessions.token(self.request))
         except UnverifiableError:
             raise HTTPError(503) from None
-        if found is None:
+        if viewer is None:
             raise HTTPError(401)
-        return found
+        return viewer
 
     def deny(self, heading: str, text: str, status: int, following: str = "") -> None:
         self.set_status(status)
@@ -75,7 +75,7 @@ class Login(_Plain):
         if not token:
             self.deny("No token", "Open the link that you were given, or enter a viewer's token.", 401)
             return
-        viewer = await self._verified(token)
+        viewer = await self._verify(token)
         if viewer is not None:
             self.finish(denied_template().render(heading="Welcome", text=_welcome(viewer), next="", token=token))
 
@@ -87,7 +87,7 @@ class Login(_Plain):
             await self._enter_by_link(code)
             return
         token = self.get_body_argument("token", "").strip()
-        viewer = await self._verified(token)
+        viewer = await self._verify(token)
         if viewer is not None:
             self._let_in(viewer, token)
 
@@ -99,7 +99,7 @@ class Login(_Plain):
             return
         if not await self._is_of_our_account(code):
             return
-        viewer = await self._verified(token)
+        viewer = await self._verify(token)
         if viewer is None:
             return
         mark = self.context.links.open(code, self._mark())
@@ -121,7 +121,7 @@ class Login(_Plain):
         if not links.is_for(code, mark):
             self._deny_other_browser(code)
             return
-        viewer = await self._verified(token)
+        viewer = await self._verify(token)
         if viewer is None:
             return
         if links.use(code, mark) == token:  # it may have been used while JobManager was asked
@@ -134,11 +134,11 @@ class Login(_Plain):
         return f"{self.context.sessions.cookie}_link"
 
     def _mark(self) -> str:
-        found = self.request.cookies.get(self._mark_cookie)
-        return found.value if found is not None else ""
+        cookie = self.request.cookies.get(self._mark_cookie)
+        return cookie.value if cookie is not None else ""
 
     async def _is_of_our_account(self, code: str) -> bool:
-        """Whether a link may be for whoever asks; else the answer says why not. Not for codes that are void."""
+        """Whether the caller may use a link; else the answer says why not. Not for codes that are not valid."""
         ends = ends_of(self.request)
         if ends is None:
             why = "whoever opened it has gone"
@@ -185,7 +185,7 @@ class Login(_Plain):
         if not isinstance(value, HTTPError):
             structlog.get_logger(__name__).error("the way in has failed", error=repr(typ), exc_info=value)
 
-    async def _verified(self, token: str) -> Viewer | None:
+    async def _verify(self, token: str) -> Viewer | None:
         """Whose token it is; None where nobody's, which the answer then says."""
         try:
             viewer = await self.context.viewers.verify(token)
@@ -220,7 +220,7 @@ class Alive(_Plain):
     """Says that the dashboard serves."""
 
     def get(self) -> None:
-        """No content."""
+        """Answer 204: the dashboard serves."""
         self.set_status(204)
 
 
@@ -229,25 +229,25 @@ class Files(_Plain):
 
     def get(self, name: str) -> None:
         """A file; one whose address has its version may be kept for good."""
-        found = file_named(name)
-        if found is None:
+        file = file_named(name)
+        if file is None:
             raise HTTPError(404)
-        self.set_header("Content-Type", found.type)
+        self.set_header("Content-Type", file.type)
         self.set_header("Vary", "Accept-Encoding")
-        current = self.get_query_argument("v", "") == found.version
+        current = self.get_query_argument("v", "") == file.version
         self.set_header("Cache-Control", "public, max-age=31536000, immutable" if current else "no-cache")
         if name == SCRIPTS:
-            self.set_cookie(SCRIPTS_COOKIE, found.version, httponly=True, samesite="Strict", path="/", expires_days=365)
-        self.finish(self._encoded(found))
+            self.set_cookie(SCRIPTS_COOKIE, file.version, httponly=True, samesite="Strict", path="/", expires_days=365)
+        self.finish(self._encode(file))
         if name == SCRIPTS:
             self.context.scripts_asked.set()
             self.context.scripts_asked.clear()
 
-    def _encoded(self, found: File) -> bytes:
+    def _encode(self, file: File) -> bytes:
         if "gzip" not in self.request.headers.get("Accept-Encoding", ""):
-            return found.content
+            return file.content
         self.set_header("Content-Encoding", "gzip")
-        return found.compressed
+        return file.compressed
 
 
 class Csv(_Plain):
@@ -257,14 +257,14 @@ class Csv(_Plain):
         """As CSV."""
         viewer, selection = await self.viewer(), Selection.of(self.request.arguments)
         try:
-            found = await data_of(self.context.shared, viewer, page, name, selection)
+            data = await data_of(self.context.shared, viewer, page, name, selection)
         except grpc.aio.AioRpcError as error:
             raise HTTPError(_HTTP_CODES.get(error.code(), 503)) from None
-        if found is None:
+        if data is None:
             raise HTTPError(404)
         self.set_header("Content-Type", "text/csv; charset=utf-8")
         self.set_header("Content-Disposition", f'attachment; filename="{name}.csv"')
-        self.finish(as_csv(found))
+        self.finish(as_csv(data))
 
 
 class WhatIfs(_Plain):
@@ -304,24 +304,32 @@ class Actions(_Plain):
         try:
             await self._do(action, confirming, selection)
         except grpc.aio.AioRpcError as error:
-            self._tell("Not done", f"{error.details() or error.code().name}", _HTTP_CODES.get(error.code(), 503), back)
+            self._answer(
+                "Not done", f"{error.details() or error.code().name}", _HTTP_CODES.get(error.code(), 503), back
+            )
             return
         self.redirect(back, status=303)
 
     async def _confirming(self, viewer: Viewer, back: str) -> Viewer | None:
         """Whom the form's token stands for, if that is whoever looks at the page; None: the answer says why not."""
         try:
-            found = await self.context.viewers.verify(self.get_body_argument("token", "").strip())
+            confirming = await self.context.viewers.verify(self.get_body_argument("token", "").strip())
         except UnverifiableError:
-            self._tell("Not done", "JobManager does not answer, so that nobody can tell whose token it is.", 503, back)
+            self._answer(
+                "Not done", "JobManager does not answer, so that nobody can tell whose token it is.", 503, back
+            )
             return None
-        if found is None:
-            self._tell("Not done", "This needs your token again; the services do not accept the one given.", 401, back)
+        if confirming is None:
+            self._answer(
+                "Not done", "This needs your token again; the services do not accept the one given.", 401, back
+            )
             return None
-        if found.user != viewer.user:
-            self._tell("Not done", f"This needs a token of {viewer.user}; the one given is another user's.", 403, back)
+        if confirming.user != viewer.user:
+            self._answer(
+                "Not done", f"This needs a token of {viewer.user}; the one given is another user's.", 403, back
+            )
             return None
-        return found
+        return confirming
 
     async def _do(self, action: str, viewer: Viewer, selection: Selection) -> None:
         channel, own = self.context.shared.watcher.channel, viewer.metadata
@@ -344,6 +352,6 @@ class Actions(_Plain):
                 scavenger_pb2.ResumeNodesRequest(nodes=[selection.node]), metadata=own, timeout=_ACTION_S
             )
 
-    def _tell(self, heading: str, text: str, status: int, back: str) -> None:
+    def _answer(self, heading: str, text: str, status: int, back: str) -> None:
         self.set_status(status)
         self.finish(told_template().render(heading=heading, text=text, back=back))

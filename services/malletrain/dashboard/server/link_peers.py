@@ -24,18 +24,18 @@ def owner_by_kernel(peer: Endpoint, local: Endpoint) -> int | None:
     Returns:
         None: the connection is not from this machine or has ended, or the kernel doesn't tell.
     """
-    found = connection_owner(peer, local)
-    return listed_owner(peer, local) if found is None else found
+    uid = connection_owner(peer, local)
+    return listed_owner(peer, local) if uid is None else uid
 
 
 def ends_of(request: HTTPServerRequest) -> tuple[Endpoint, Endpoint] | None:
     """Both sides of the connection of a request, the browser's first; None where it has ended."""
     stream = getattr(request.connection, "stream", None)
-    found = stream.socket if stream is not None else None
-    if found is None:
+    socket = stream.socket if stream is not None else None
+    if socket is None:
         return None
     try:
-        return found.getpeername()[:2], found.getsockname()[:2]
+        return socket.getpeername()[:2], socket.getsockname()[:2]
     except OSError:
         return None
 

@@ -58,11 +58,11 @@ class Sessions:
 
     def token(self, request: HTTPServerRequest) -> str:
         """The token of a browser; empty where it has no cookie of ours."""
-        found = request.cookies.get(self.cookie)
-        return self._tokens.get(found.value, "") if found is not None else ""
+        cookie = request.cookies.get(self.cookie)
+        return self._tokens.get(cookie.value, "") if cookie is not None else ""
 
 
-def hardened(handler: RequestHandler) -> None:
+def harden(handler: RequestHandler) -> None:
     """Say to a browser what a page may do, and that it is not kept."""
     handler.set_header("Content-Security-Policy", _POLICY)
     # Not `no-referrer`: browsers then say `Origin: null` of our own forms, too, which are refused.
@@ -111,7 +111,7 @@ class PageAccess(AuthProvider):  # type: ignore[misc]  # Bokeh is not checked
 
     @property
     def logout_handler(self) -> None:
-        """None."""
+        """None: there is no logout."""
         return None
 
     async def viewer_of(self, handler: RequestHandler) -> Viewer | None:
@@ -124,7 +124,7 @@ class PageAccess(AuthProvider):  # type: ignore[misc]  # Bokeh is not checked
             if urlsplit(request.headers.get("Origin", "")).netloc.lower() != request.host.lower():
                 raise HTTPError(403)
         else:
-            hardened(handler)
+            harden(handler)
         try:
             viewer = await self._viewers.verify(self._sessions.token(request))
         except UnverifiableError:

@@ -66,7 +66,7 @@ class Dashboard:
         names: tuple[str, ...],
         tls: ssl.SSLContext | None,
     ) -> None:
-        """Listen, and serve nothing yet.
+        """Listens; connections are answered once `run` runs.
 
         Args:
             port: Port; 0: any.
@@ -134,7 +134,7 @@ class Dashboard:
         self._server = BaseServer(IOLoop.current(), self._tornado, self._http)
 
     def _take_prepared(self, page: type[Page], selection: Selection, theme: str) -> PreparedDocument | None:
-        return self.prepared.take(page, selection, theme)
+        return self.prepared.take_document(page, selection, theme)
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -154,18 +154,18 @@ class Dashboard:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), _SLOW_S)
             changed.clear()
-            connected = self._connected()
+            connected = self._connected_documents()
             context = self.context
             seen = [page for page in context.pages if page.visible and page.document in connected]
             if seen:
                 context.shared.refresh()
                 used = (*context.pages, *self.prepared.pages())
-                context.shared.keep({id(series) for page in used for series in page.bound()})
+                context.shared.keep_series({id(series) for page in used for series in page.bound()})
                 for page in seen:
                     context.update_page(page)
             await asyncio.sleep(min(_MAX_PAUSE_S, _MIN_PAUSE_S + _PAUSE_PER_VIEWER_S * len(seen)))
 
-    def _connected(self) -> set[Document]:
+    def _connected_documents(self) -> set[Document]:
         """The documents that a browser shows: those of viewers who have left cost nothing more."""
         sessions = (session for name in _PAGES for session in self._tornado.get_sessions(f"/{name}"))
         return {session.document for session in sessions if session.connection_count}

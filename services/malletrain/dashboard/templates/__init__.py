@@ -13,9 +13,9 @@ from malletrain.dashboard.templates.files import address_of
 @cache
 def _environment() -> Environment:
     loader = FileSystemLoader(Path(__file__).parent)
-    found = Environment(loader=loader, autoescape=select_autoescape(default=True), trim_blocks=True)
-    found.globals["file"] = address_of
-    return found
+    environment = Environment(loader=loader, autoescape=select_autoescape(default=True), trim_blocks=True)
+    environment.globals["file"] = address_of
+    return environment
 
 
 def page_template() -> Template:

@@ -49,13 +49,13 @@ def file_named(name: str) -> File | None:
 
 def scripts_version() -> str:
     """The present version of the scripts that draw figures."""
-    found = file_named(SCRIPTS)
-    return found.version if found is not None else ""
+    scripts = file_named(SCRIPTS)
+    return scripts.version if scripts is not None else ""
 
 
 def address_of(name: str) -> str:
     """Where browsers find a file in its present version."""
-    found = file_named(name)
-    if found is None:
+    file = file_named(name)
+    if file is None:
         raise KeyError(name)
-    return f"/files/{name}?v={found.version}"
+    return f"/files/{name}?v={file.version}"

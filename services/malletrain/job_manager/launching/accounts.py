@@ -55,22 +55,22 @@ class CommonAccount:
     """All jobs run as the account that runs JobManager (`run_as = "service"`)."""
 
     def of_owner(self, owner: str) -> Account | None:
-        """None."""
+        """None: as the account that runs JobManager."""
         del owner
         return None
 
     def of_folder(self, folder: Path) -> Account | None:
-        """None."""
+        """None: as the account that runs JobManager."""
         del folder
         return None
 
     def may_end(self, environment: Mapping[str, str], user_ids: frozenset[int]) -> bool:
-        """The kernel decides."""
+        """Whether there is any user id: the kernel lets this account end only its own processes."""
         del environment
         return bool(user_ids)
 
     def users_of(self, folder: Path) -> frozenset[int]:
-        """This process's own."""
+        """This process's user alone."""
         del folder
         return frozenset({os.geteuid()})
 
@@ -112,12 +112,12 @@ class AccountsOfOwners:
     def of_folder(self, folder: Path) -> Account | None:
         """Whose a folder is. Root makes these folders and gives them away, and nobody else can."""
         try:
-            found = folder.lstat()
+            status = folder.lstat()
         except FileNotFoundError:
             return None
-        if found.st_uid not in self._known:
-            self._known[found.st_uid] = _present_or_former(found.st_uid, found.st_gid)
-        return self._known[found.st_uid]
+        if status.st_uid not in self._known:
+            self._known[status.st_uid] = _present_or_former(status.st_uid, status.st_gid)
+        return self._known[status.st_uid]
 
     def may_end(self, environment: Mapping[str, str], user_ids: frozenset[int]) -> bool:
         """Whether they are those of the folder's owner: anybody can start a process that looks like one of a job."""

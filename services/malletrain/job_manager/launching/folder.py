@@ -85,7 +85,6 @@ class JobFolder:
     """The folder of one job. What is in it may come from the job itself: it is read as its owner, and with limits.
 
     Attributes:
-        path: Its path.
         account: Whose it is; None: ours.
         record: Where JobManager itself keeps what it has launched, if the folder is not its own.
         instance_id: Random identifier of the job; empty: it has none.
@@ -227,15 +226,15 @@ class JobFolder:
         if self.fault:
             return None
         if self.record is None:
-            found = self._read(job_folder.LAUNCH_FILE, _MAX_LAUNCH_BYTES)
+            content = self._read(job_folder.LAUNCH_FILE, _MAX_LAUNCH_BYTES)
         else:
             try:
-                found = json.loads(self.record.read_text(encoding="ascii"))
+                content = json.loads(self.record.read_text(encoding="ascii"))
             except FileNotFoundError:
                 return None
-        if found is not None and self.instance_id and found.get("instance_id", "") not in ("", self.instance_id):
+        if content is not None and self.instance_id and content.get("instance_id", "") not in ("", self.instance_id):
             return None  # of another job with the same number
-        return found
+        return content
 
     def supervisor(self) -> ProcessId | None:
         """The newest supervisor that has served, alive or not; None if there was none."""
@@ -253,10 +252,10 @@ class JobFolder:
         if content is None or content.get("outcome") not in Outcome.__members__.values():
             return None
         message = clean_text(str(content.get("message", ""))[:_MAX_MESSAGE_LENGTH])
-        found = content.get("failure")
-        if not isinstance(found, dict):
+        failure = content.get("failure")
+        if not isinstance(failure, dict):
             return WrittenOutcome(Outcome(content["outcome"]), message)
-        return WrittenOutcome(Outcome(content["outcome"]), message, _failure(found), _failure_log(found))
+        return WrittenOutcome(Outcome(content["outcome"]), message, _failure(failure), _failure_log(failure))
 
     def completion(self) -> Completion | None:
         """What the trainer said when it was done; None if it was not.
@@ -342,19 +341,19 @@ class KnownLaunches:
         self._known.pop(job_id, None)
 
 
-def _failure(found: dict[str, Any]) -> WorkerFailure | None:
+def _failure(content: dict[str, Any]) -> WorkerFailure | None:
     """The failure that a supervisor names; None where a field makes no sense."""
-    scale, count, seconds, node = (found.get(name) for name in ("scale", "count", "seconds", "host"))
+    scale, count, seconds, node = (content.get(name) for name in ("scale", "count", "seconds", "host"))
     if not isinstance(scale, int) or not isinstance(count, int) or not isinstance(seconds, int | float):
         return None
     if not isinstance(node, str) or not (0 <= scale <= _MAX_SCALE and 0 < count <= _MAX_SCALE):
         return None
-    by_script = found.get("by_script") is True
+    by_script = content.get("by_script") is True
     return WorkerFailure(clean_text(node[:_MAX_NAME_LENGTH]), by_script, scale, max(0.0, float(seconds)), count)
 
 
-def _failure_log(found: dict[str, Any]) -> tuple[str, ...]:
-    lines, node = found.get("log"), found.get("host")
+def _failure_log(content: dict[str, Any]) -> tuple[str, ...]:
+    lines, node = content.get("log"), content.get("host")
     if not isinstance(lines, list) or not isinstance(node, str):
         return ()
     return tuple(clean_text(f"{node} | {str(line)[:_MAX_LINE_LENGTH]}") for line in lines[-_MAX_LINES:])
@@ -400,8 +399,8 @@ def _make_folder_of(path: Path, account: Account) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
     if path.lstat().st_uid == 0:
         os.chown(path, account.user_id, account.group_id, follow_symlinks=False)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.user_id:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != account.user_id:
         raise SupervisorStartError(f"{path}: expected a folder of the job's owner, {account.name}")
     with acting_as(account):
         path.chmod(0o700)
@@ -451,8 +450,8 @@ def open_socket(path: Path, account: Account) -> int:
         OSError: there is none, or what is there is not a socket of the account.
     """
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    found = os.fstat(descriptor)
-    if stat.S_ISSOCK(found.st_mode) and found.st_uid == account.user_id:
+    status = os.fstat(descriptor)
+    if stat.S_ISSOCK(status.st_mode) and status.st_uid == account.user_id:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.ENOTSOCK, f"not a socket of {account.name}", str(path))
@@ -478,8 +477,8 @@ def clean_text(text: str) -> str:
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
     numbers = {name: value for name, value in metrics.items() if isinstance(value, float) or _is_small(value)}
-    kept = itertools.islice(numbers.items(), _MAX_METRICS)
-    return {clean_text(name[:_MAX_NAME_LENGTH]): float(value) for name, value in kept}
+    first = itertools.islice(numbers.items(), _MAX_METRICS)
+    return {clean_text(name[:_MAX_NAME_LENGTH]): float(value) for name, value in first}
 
 
 def _is_small(value: object) -> bool:
@@ -528,10 +527,10 @@ def earlier_socket_folder(state_dir: Path) -> Path:
 def is_own_folder(path: Path) -> bool:
     """Whether a path is that of a folder of this user, and no link."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except (OSError, ValueError):
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
 
 
 def _above() -> Path:

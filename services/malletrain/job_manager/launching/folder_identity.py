@@ -22,7 +22,7 @@ _MADE_BEFORE = frozenset({job_folder.FEEDS_FOLDER})
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """Which job is meant.
+    """By what the folder of a job is known to be its own.
 
     Attributes:
         owner: Name of the user who submitted it.
@@ -41,16 +41,16 @@ def fault_of_owner(path: Path, owner: str | None) -> str:
         owner: Name of the account; None: that of this process.
     """
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return ""
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         return f"{path} is no folder"
     if owner is None:
-        same, expected = found.st_uid == os.geteuid(), f"user id {os.geteuid()}"
+        same, expected = status.st_uid == os.geteuid(), f"user id {os.geteuid()}"
     else:
-        same, expected = _is_account_of(found.st_uid, owner), f"the job's owner, {owner}"
-    return "" if same else f"{path} belongs to user id {found.st_uid}, not to {expected}"
+        same, expected = _is_account_of(status.st_uid, owner), f"the job's owner, {owner}"
+    return "" if same else f"{path} belongs to user id {status.st_uid}, not to {expected}"
 
 
 def _is_account_of(user_id: int, name: str) -> bool:
@@ -80,12 +80,12 @@ def fault_of_identifier(path: Path, instance_id: str) -> str:
         return ""
     try:
         with open_plain(path / job_folder.INSTANCE_FILE) as file:
-            found = file.read(_LONGEST).decode("ascii", "replace").strip()
+            content = file.read(_LONGEST).decode("ascii", "replace").strip()
     except FileNotFoundError:
         return _fault_without_identifier(path)
     except OSError as error:
         return f"{path}: {job_folder.INSTANCE_FILE} can't be read ({error.strerror})"
-    return "" if found == instance_id else f"{path} is the folder of another job with the same number"
+    return "" if content == instance_id else f"{path} is the folder of another job with the same number"
 
 
 def _fault_without_identifier(path: Path) -> str:

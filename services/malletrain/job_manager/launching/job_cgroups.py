@@ -43,8 +43,7 @@ class JobCgroups:
     """Those of one installation. No method fails: without cgroups, processes are found by their environment only."""
 
     def __init__(self, jobs: Path, open_below: Open = open_cgroups) -> None:
-        """Touch nothing yet.
-
+        """
         Args:
             jobs: Folder of the jobs' folders.
             open_below: Opens cgroups in a folder of a name.
@@ -57,8 +56,8 @@ class JobCgroups:
     @cached_property
     def _groups(self) -> Cgroups:
         groups = self._open_below(self._name, self._log.warning)
-        said = {"folder": str(groups.folder)} if groups.folder is not None else {"reason": groups.reason}
-        self._log.info("cgroups of jobs" if groups.folder is not None else "jobs have no cgroups", **said)
+        details = {"folder": str(groups.folder)} if groups.folder is not None else {"reason": groups.reason}
+        self._log.info("cgroups of jobs" if groups.folder is not None else "jobs have no cgroups", **details)
         return groups
 
     def make(self, job_id: str, incarnation: int, account: Account | None) -> Cgroup | None:
@@ -115,8 +114,8 @@ class JobCgroups:
                 self._groups.folder.rmdir()
 
     def _candidates(self, name: str, recorded: object) -> list[Cgroup]:
-        found = self._groups.find(name)
-        groups = [] if found is None else [found]
+        present = self._groups.find(name)
+        groups = [] if present is None else [present]
         if isinstance(recorded, str) and recorded and self._groups.folder is not None:
             path = Path(recorded).parent
             # Whoever wrote the record, nothing but a cgroup of this job can be meant.
@@ -129,13 +128,13 @@ class JobCgroups:
         try:
             killed = group.kill()
             deadline = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
-            while (left := group.has_processes) and asyncio.get_running_loop().time() < deadline:
+            while (occupied := group.has_processes) and asyncio.get_running_loop().time() < deadline:
                 await asyncio.sleep(_PAUSE_SECONDS)
         except OSError as error:
             self._groups.complain(error)
             return
-        if killed or left:
-            self._log.info("cgroup ended", cgroup=str(group.folder), all_ended=not left)
+        if killed or occupied:
+            self._log.info("cgroup ended", cgroup=str(group.folder), all_ended=not occupied)
         with contextlib.suppress(UserBusyError):  # its owner may have made hundreds in it
             await self._threads.run(group.folder.name, group.remove)
         if self._groups.folder != group.folder.parent:

@@ -48,8 +48,7 @@ class JobSecrets:
     """
 
     def __init__(self, tokens: Tokens, max_lifespan_seconds: float, certificates: SupervisorCertificates) -> None:
-        """Write nothing yet.
-
+        """
         Args:
             tokens: Signs them.
             max_lifespan_seconds: No token may live longer.
@@ -65,7 +64,6 @@ class JobSecrets:
 
         Args:
             job_id: The job.
-            folder: Its folder.
             sharing_fleet: Its fleet, if feeds of its nodes share with each other; else empty.
 
         Raises:

@@ -64,7 +64,7 @@ _MAX_SLOTS = 1024
 
 
 class SupervisorLauncher:
-    """Owns the supervisors: one process per job, which outlives JobManager.
+    """Starts, commands and ends the supervisors: one process per job, which outlives JobManager.
 
     Every method may be called again. Those that end processes raise `ProcessesLeftError` if some do not end.
     """
@@ -316,14 +316,14 @@ class SupervisorLauncher:
             return True
         is_meant = processes.of_workers_on(self._jobs, job_id, here)
         try:
-            left = await processes.sweep(
+            killed = await processes.sweep(
                 is_meant, search=self._search, user_ids=self._users_of(job_id), patience_seconds=_ANSWER_SECONDS
             )
         except processes.ProcessesLeftError as error:
             self._log.error("supervisor starts workers where it says that there are none", job=job_id, error=str(error))
             return False
-        if left:
-            self._log.error("supervisor has not told the truth", job=job_id, nodes=nodes, processes=left)
+        if killed:
+            self._log.error("supervisor has not told the truth", job=job_id, nodes=nodes, processes=killed)
         return True
 
     async def stop(
@@ -384,7 +384,6 @@ class SupervisorLauncher:
         """End every process on some nodes that belongs to a job that is not supervised.
 
         Args:
-            nodes: The nodes.
             supervised: As for `sweep_strays`.
         """
         is_meant = processes.of_other_jobs_on(self._jobs, frozenset(), frozenset(nodes))
@@ -393,8 +392,8 @@ class SupervisorLauncher:
     async def _sweep_others(self, is_meant: Predicate, supervised: Callable[[], Iterable[str]]) -> int:
         users = await self.threads.run("of all jobs", lambda: self._accounts.users_of(self._jobs))
 
-        def still_meant(found: Mapping[str, str]) -> bool:
-            return processes.of_other_jobs(self._jobs, frozenset(supervised()))(found)
+        def still_meant(variables: Mapping[str, str]) -> bool:
+            return processes.of_other_jobs(self._jobs, frozenset(supervised()))(variables)
 
         return await processes.sweep(is_meant, search=self._search, user_ids=users, still_meant=still_meant)
 
@@ -443,8 +442,8 @@ class SupervisorLauncher:
         if child is not None:
             return identify(child.pid)
         supervisor = processes.of_supervisor(self._jobs, job_id, incarnation)
-        found = await self._search.find(supervisor, self._users_of(job_id))
-        return found[0].id if found else None
+        supervisors = await self._search.find(supervisor, self._users_of(job_id))
+        return supervisors[0].id if supervisors else None
 
     async def _end_group(self, folder: JobFolder, job_id: str, incarnation: int) -> None:
         await self._groups.end(job_id, incarnation, self.launches.of(folder, incarnation).get("cgroup", ""))

@@ -32,13 +32,15 @@ class ProcessesLeftError(Exception):
 def of_job(jobs: Path, job_id: str) -> Predicate:
     """Processes of a job, its supervisor included; `jobs` is the folder of the jobs' folders."""
     path = str(jobs / job_id)
-    return lambda found: found.get(env.JOB_DIR) == path
+    return lambda variables: variables.get(env.JOB_DIR) == path
 
 
 def of_supervisor(jobs: Path, job_id: str, incarnation: int) -> Predicate:
     """One supervisor of a job."""
     is_mine = of_job(jobs, job_id)
-    return lambda found: is_mine(found) and env.NODE not in found and found.get(env.INCARNATION) == str(incarnation)
+    return lambda variables: (
+        is_mine(variables) and env.NODE not in variables and variables.get(env.INCARNATION) == str(incarnation)
+    )
 
 
 def of_incarnation_on(jobs: Path, job_id: str, incarnation: int, nodes: frozenset[str]) -> Predicate:
@@ -47,21 +49,23 @@ def of_incarnation_on(jobs: Path, job_id: str, incarnation: int, nodes: frozense
     Not its other supervisors: a later one may have started meanwhile.
     """
     is_mine, is_supervisor = of_job(jobs, job_id), of_supervisor(jobs, job_id, incarnation)
-    return lambda found: is_supervisor(found) or (is_mine(found) and found.get(env.NODE) in nodes)
+    return lambda variables: is_supervisor(variables) or (is_mine(variables) and variables.get(env.NODE) in nodes)
 
 
 def of_workers_on(jobs: Path, job_id: str, nodes: frozenset[str] | None) -> Predicate:
     """Processes of a job on some nodes or GPUs, or on all, without its supervisors."""
     is_mine = of_job(jobs, job_id)
-    return lambda found: is_mine(found) and env.NODE in found and (nodes is None or found[env.NODE] in nodes)
+    return lambda variables: (
+        is_mine(variables) and env.NODE in variables and (nodes is None or variables[env.NODE] in nodes)
+    )
 
 
 def of_other_jobs(jobs: Path, supervised: frozenset[str]) -> Predicate:
     """Processes of all jobs except the supervised ones."""
     parent = str(jobs)
 
-    def is_meant(found: Mapping[str, str]) -> bool:
-        folder, _, job_id = found.get(env.JOB_DIR, "").rpartition(os.sep)
+    def is_meant(variables: Mapping[str, str]) -> bool:
+        folder, _, job_id = variables.get(env.JOB_DIR, "").rpartition(os.sep)
         return folder == parent and job_id not in supervised
 
     return is_meant
@@ -70,7 +74,7 @@ def of_other_jobs(jobs: Path, supervised: frozenset[str]) -> Predicate:
 def of_other_jobs_on(jobs: Path, supervised: frozenset[str], nodes: frozenset[str]) -> Predicate:
     """Processes on some nodes, whichever GPU of it they have, of all jobs except the supervised ones."""
     is_other = of_other_jobs(jobs, supervised)
-    return lambda found: node_of(found.get(env.NODE, "")) in nodes and is_other(found)
+    return lambda variables: node_of(variables.get(env.NODE, "")) in nodes and is_other(variables)
 
 
 async def wait_for_end(process: ProcessId) -> None:
@@ -111,10 +115,10 @@ async def until_end(items: AsyncIterator[T], process: ProcessId) -> AsyncIterato
                 return
             yield item
     finally:
-        left = [task for task in (reading, ending) if task is not None]
-        for task in left:
+        unfinished = [task for task in (reading, ending) if task is not None]
+        for task in unfinished:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*unfinished, return_exceptions=True)
 
 
 async def call_unless_ended(process: ProcessId, call: Coroutine[None, None, bool]) -> bool:
@@ -159,13 +163,13 @@ async def sweep(
     deadline = loop.time() + patience_seconds
     search = ProcessSearch(is_ours) if search is None else search
     users = None if user_ids is None else frozenset(user_ids)
-    while found := await _found(search, is_meant, users, still_meant):
+    while processes := await _find_meant(search, is_meant, users, still_meant):
         if loop.time() > deadline:
-            named = ", ".join(str(process.id.pid) for process in found[:_MAX_NAMED])
-            raise ProcessesLeftError(f"still there: {len(found)} processes: {named}")
-        for begin in range(0, len(found), _MAX_KILLED_AT_ONCE):
+            named = ", ".join(str(process.id.pid) for process in processes[:_MAX_NAMED])
+            raise ProcessesLeftError(f"still there: {len(processes)} processes: {named}")
+        for begin in range(0, len(processes), _MAX_KILLED_AT_ONCE):
             # A user may have thousands: others are served meanwhile, and what is meant may change.
-            for process in found[begin : begin + _MAX_KILLED_AT_ONCE]:
+            for process in processes[begin : begin + _MAX_KILLED_AT_ONCE]:
                 if still_meant(process.environment):
                     process.id.kill()
                     killed.add(process.id)
@@ -174,14 +178,14 @@ async def sweep(
     return len(killed)
 
 
-async def _found(
+async def _find_meant(
     search: ProcessSearch, is_meant: Predicate, users: frozenset[int] | None, still_meant: Predicate
 ) -> list[FoundProcess]:
     try:
-        found = await search.find(is_meant, users)
+        processes = await search.find(is_meant, users)
     except UserBusyError as error:
         raise ProcessesLeftError(f"not known to have ended: {error}") from error
-    return [entry for entry in found if still_meant(entry.environment)]
+    return [entry for entry in processes if still_meant(entry.environment)]
 
 
 Predicate = Callable[[Mapping[str, str]], bool]
@@ -205,8 +209,7 @@ class ProcessSearch:
     """
 
     def __init__(self, is_ours: UserTest = of_anybody, threads: UserThreads | None = None) -> None:
-        """Look at nothing yet.
-
+        """
         Args:
             is_ours: Whether a process with an environment and with user ids can be meant.
             threads: Where it looks; None: in threads of its own.
@@ -225,9 +228,9 @@ class ProcessSearch:
         Raises:
             UserBusyError: a user's processes take too long to look at.
         """
-        asked: list[int | None] = [None] if user_ids is None else list(user_ids)
-        found = await asyncio.gather(*(self._find(is_meant, user_id) for user_id in asked))
-        return [process for part in found for process in part if is_meant(process.environment)]
+        users: list[int | None] = [None] if user_ids is None else list(user_ids)
+        processes = await asyncio.gather(*(self._find(is_meant, user_id) for user_id in users))
+        return [process for part in processes for process in part if is_meant(process.environment)]
 
     async def _find(self, is_meant: Predicate, user_id: int | None) -> list[FoundProcess]:
         looks = self._looks.setdefault(user_id, _Looks())

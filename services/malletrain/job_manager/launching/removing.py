@@ -34,30 +34,30 @@ def remove_folder(name: str, above: int, max_entries: int = MAX_ENTRIES) -> None
     """
     top = os.open(name, _FOLDER, dir_fd=above)
     try:
-        left = max_entries
+        remaining = max_entries
         while entries := list(_some(top)):
             for entry, is_folder in entries:
-                left -= _remove_entry(entry, is_folder, top, left)
+                remaining -= _remove_entry(entry, is_folder, top, remaining)
     finally:
         os.close(top)
     os.rmdir(name, dir_fd=above)
 
 
-def _remove_entry(entry: str, is_folder: bool, top: int, left: int) -> int:
+def _remove_entry(entry: str, is_folder: bool, top: int, limit: int) -> int:
     """Delete a file, or a folder whose own folders have been moved up; returns how many entries that took."""
-    if left <= 0:
+    if limit <= 0:
         raise TooManyEntriesError(errno.EFBIG, "more files and folders than are deleted at a time")
     if not is_folder:
         os.unlink(entry, dir_fd=top)
         return 1
     descriptor = os.open(entry, _FOLDER, dir_fd=top)
-    taken = 1
+    removed = 1
     try:
-        while found := list(_some(descriptor)):
-            for inner, inner_is_folder in found:
-                if taken >= left:
+        while entries := list(_some(descriptor)):
+            for inner, inner_is_folder in entries:
+                if removed >= limit:
                     raise TooManyEntriesError(errno.EFBIG, "more files and folders than are deleted at a time")
-                taken += 1
+                removed += 1
                 if inner_is_folder:
                     os.rename(inner, secrets.token_hex(16), src_dir_fd=descriptor, dst_dir_fd=top)
                 else:
@@ -65,7 +65,7 @@ def _remove_entry(entry: str, is_folder: bool, top: int, left: int) -> int:
     finally:
         os.close(descriptor)
     os.rmdir(entry, dir_fd=top)
-    return taken
+    return removed
 
 
 def _some(folder: int) -> Iterator[tuple[str, bool]]:

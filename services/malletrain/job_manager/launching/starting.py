@@ -38,7 +38,7 @@ from malletrain.runtime.tracing.propagation import present_context
 
 
 class MonitorAddress(NamedTuple):
-    """Where trainers report.
+    """The address to which trainers send their reports.
 
     Attributes:
         address: HOST:PORT of Monitor on this machine.
@@ -103,7 +103,7 @@ _MAX_COMMANDS = 10_000
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """What supervisors are started with, whatever the job.
+    """What all supervisors are started with, from the settings of the installation.
 
     Attributes:
         state_dir: State folder of the installation.
@@ -152,17 +152,17 @@ class ForkedSupervisor:
 
 
 @lru_cache(_MAX_COMMANDS)
-def _parsed(command: tuple[str, ...]) -> PythonCommand | None:
+def _parse(command: tuple[str, ...]) -> PythonCommand | None:
     """A command, taken apart once: those of all jobs are looked at several times a second."""
     return parse_python_command(command)
 
 
 def _script_of(spec: JobSpec) -> Path | None:
-    parsed = _parsed(spec.command)
+    parsed = _parse(spec.command)
     return Path(spec.working_directory, parsed.target) if parsed is not None and parsed.kind == "script" else None
 
 
-def _modified(scripts: Iterable[Path]) -> dict[Path, int]:
+def _modification_times(scripts: Iterable[Path]) -> dict[Path, int]:
     """When scripts were modified, in nanoseconds since the epoch; without those that are not there."""
     changed_at = {}
     for script in scripts:
@@ -176,7 +176,7 @@ StartedSupervisor: TypeAlias = "ChildProcess | ForkedSupervisor"
 
 @dataclass(frozen=True)
 class LaunchOrder:
-    """What one supervisor is started with.
+    """The job, incarnation and hosts that one supervisor is started with.
 
     Attributes:
         job_id: Job identifier.
@@ -210,7 +210,7 @@ class SupervisorStarter:
         hosts: Mapping[str, NodeHost],
         groups: JobCgroups | None = None,
     ) -> None:
-        """Touch nothing yet.
+        """Nothing happens before `start`.
 
         Args:
             settings: What all supervisors are started with.
@@ -263,7 +263,7 @@ class SupervisorStarter:
         if not self._standby.pids or not scripts:
             return
         try:
-            self._scripts = await self._threads.run("scripts", lambda: _modified(scripts))
+            self._scripts = await self._threads.run("scripts", lambda: _modification_times(scripts))
         except UserBusyError as error:
             self._scripts = {}
             self._log.info("scripts are not learned ahead", error=str(error))
@@ -306,7 +306,7 @@ class SupervisorStarter:
         return {**env.TRAINER_DEFAULTS, **own}
 
     def _is_forkable(self, spec: JobSpec) -> bool:
-        return not spec.cold_start and self._backend(spec) != "command" and bool(_parsed(spec.command))
+        return not spec.cold_start and self._backend(spec) != "command" and bool(_parse(spec.command))
 
     def close(self) -> None:
         """End the standby processes."""

@@ -87,8 +87,7 @@ class SupervisorClient:
         account: Account | None = None,
         take_reports: TakeReports = ignore_reports,
     ) -> None:
-        """Connect when first used.
-
+        """
         Args:
             job_id: The job.
             incarnation: Which of its supervisors.
@@ -119,7 +118,7 @@ class SupervisorClient:
         bucket = TokenBucket.full(_STATES_PER_SECOND, _STATES_AT_ONCE, clock())
         try:
             async for response in _until_closed(self._stub.WatchState(supervisor_pb2.WatchStateRequest())):
-                seen = self._seen(response)
+                seen = self._parse_state(response)
                 if seen is None:
                     return
                 yield seen
@@ -128,7 +127,7 @@ class SupervisorClient:
                 if pause := bucket.wait_seconds():
                     await asyncio.sleep(pause)
                     bucket = bucket.at(clock())
-                bucket = bucket.take() or bucket
+                bucket = bucket.without_tokens() or bucket
         except _CALL_ERRORS as error:
             self._log.debug("stream of states lost", code=_code_of(error))
 
@@ -147,7 +146,7 @@ class SupervisorClient:
         except _CALL_ERRORS as error:
             self._log_failed_call("SetHosts", error)
             return None
-        return self._seen(response)
+        return self._parse_state(response)
 
     async def release(self, nodes: tuple[str, ...], grace_seconds: float, deadline_seconds: float) -> bool:
         """Have its processes on some nodes ended; returns whether it answered in time."""
@@ -199,7 +198,7 @@ class SupervisorClient:
         details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
         self._log.warning("supervisor call failed", method=method, code=_code_of(error), details=details)
 
-    def _seen(
+    def _parse_state(
         self, response: supervisor_pb2.WatchStateResponse | supervisor_pb2.SetHostsResponse | None
     ) -> SupervisorSeen | None:
         """What a supervisor says; None if it makes no sense: it may be in the hands of its job's owner.

@@ -145,7 +145,6 @@ class AdmissionCandidate:
     """A job that waits for admission.
 
     Attributes:
-        owner: Its owner.
         burst_buffer_gb: What it asks for, in GB.
         passed_over: How many times it was passed over.
     """
@@ -245,9 +244,9 @@ def _within_reach(queue: AdmissionQueue, policy: BurstBufferPolicy, plain: Seque
 
 def _in_order(queue: AdmissionQueue, policy: BurstBufferPolicy, asking: Sequence[int]) -> Iterator[int]:
     """Jobs that ask for burst buffer, in the order in which places would be given to them if there were enough."""
-    taken, known, wanted = sum(queue.taken.values()), 0, policy.looks_at
+    places_taken, known, wanted = sum(queue.taken.values()), 0, policy.looks_at
     while True:
-        line = queue.in_line(asking, Places(taken + wanted, queue.places.per_owner))
+        line = queue.in_line(asking, Places(places_taken + wanted, queue.places.per_owner))
         yield from line[known:]
         if len(line) < wanted:
             return

@@ -25,7 +25,7 @@ from malletrain.model.job_state import JobState
 
 @dataclass(frozen=True)
 class QueueEntry:
-    """What is admitted at once.
+    """What is admitted as a whole: one job, or all members of a fleet.
 
     Attributes:
         jobs: One job, or the members of a fleet; at least one.
@@ -40,7 +40,7 @@ class QueueEntry:
 
     @property
     def owner(self) -> str:
-        """Whose it is."""
+        """Who submitted it."""
         return self.jobs[0].owner
 
     @property
@@ -89,6 +89,7 @@ def admit(transaction: Transaction) -> None:
         return
     places = Places(policy.max_parallel, policy.max_parallel_per_owner)
     by_owner = Counter({owner: tally.places for owner, tally in jobs.owners.items()})
+    # Without a free place only the reasons of jobs can change, of which burst buffer and owners' limits have figures.
     if by_owner.total() >= places.all and not (jobs.has(JobMark.ASKING) or places.per_owner):
         return
     entries = within_arrays(queue_entries(jobs.marked(JobMark.QUEUED)), jobs.arrays)
@@ -125,11 +126,11 @@ def _admit_by_burst_buffer(
 def _give_places(
     transaction: Transaction, admitted: Sequence[QueueEntry], places: Places, by_owner: Counter[str]
 ) -> None:
-    taken = by_owner.total()
+    place = by_owner.total()
     for entry in admitted:
-        taken += 1
+        place += 1
         by_owner[entry.owner] += 1
-        reason = f"admitted to place {taken} of {places.all}, waits for nodes"
+        reason = f"admitted to place {place} of {places.all}, waits for nodes"
         for job in entry.jobs:
             transaction.move(job, JobState.WAITING, JobReason.ADMITTED, reason)
 

@@ -14,7 +14,7 @@ from malletrain.job_manager.machine.jobs import Job
 
 @dataclass(frozen=True, slots=True)
 class QuotaUse:
-    """The quota of burst buffer; amounts in GB.
+    """How much of the quota of burst buffer jobs hold; amounts in GB.
 
     Attributes:
         granted_gb: What the operator grants.

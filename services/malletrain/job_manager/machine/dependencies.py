@@ -49,11 +49,11 @@ def waiting_reason(dependencies: Dependencies, waits_for: tuple[str, ...]) -> st
         dependencies: All that it was submitted with.
         waits_for: Those that do not hold yet; at least one.
     """
-    left = frozenset(waits_for)
+    unfinished_names = frozenset(waits_for)
     parts = [
         f"for {_listed(unfinished)} to {what}"
         for names, what in ((dependencies.after, "end"), (dependencies.after_ok, "complete"))
-        if (unfinished := [name for name in names if name in left])
+        if (unfinished := [name for name in names if name in unfinished_names])
     ]
     return f"waits {', and '.join(parts)}"
 
@@ -121,6 +121,6 @@ def _names_of(job: Job) -> tuple[str, ...]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
+    first = ", ".join(names[:_NAMED])
     others = len(names) - _NAMED
-    return f"{shown} and {others} more" if others > 0 else shown
+    return f"{first} and {others} more" if others > 0 else first

@@ -63,7 +63,6 @@ def is_recorded(effect: Effect, stored: Mapping[str, Job]) -> bool:
     """Whether an effect may begin: the change that requires it is stored. Releases need no record and never wait.
 
     Args:
-        effect: The effect.
         stored: Jobs as they were last stored.
     """
     if isinstance(effect, ReleaseHosts):
@@ -84,7 +83,6 @@ def is_pending(stop: StopSupervisor, jobs: Mapping[str, Job]) -> bool:
     """Whether a stop is still wanted: the supervisor has neither stayed nor been commanded anew.
 
     Args:
-        stop: The stop.
         jobs: The active jobs as they are now.
     """
     job = jobs.get(stop.job_id)
@@ -103,7 +101,6 @@ def may_precede_record(effect: Effect, stored: Mapping[str, Job]) -> bool:
     same. What gives a job nodes may not: the next JobManager could give them to another.
 
     Args:
-        effect: The effect.
         stored: Jobs as they were last stored.
     """
     match effect:
@@ -127,6 +124,7 @@ def required_effects(jobs: Iterable[Job], policy: ManagerPolicy) -> tuple[Effect
 
 
 def _releases(job: Job, policy: ManagerPolicy) -> list[Effect]:
+    # The nodes that left first come first, as the main scheduler waits longest for them; those of one moment together.
     ordered = sorted(job.releases, key=lambda release: (release.since, release.node))
     grace = _release_grace(job.spec.limits, policy)
     return [

@@ -68,7 +68,7 @@ class NodeEvidence:
     def __init__(self) -> None:
         self._jobs: dict[str, JobHistory] = {}
 
-    def see(self, job: Job, now: float) -> None:
+    def note_success(self, job: Job, now: float) -> None:
         """Note the nodes on which a job trains well, if it does."""
         if _trains_well(job, now):
             history = self._history(job)
@@ -76,7 +76,7 @@ class NodeEvidence:
                 if node in history.well or len(history.well) < _MAX_NODES:
                     history.well[node] = now
 
-    def failed(self, job: Job, name: str, now: float) -> None:
+    def note_failure(self, job: Job, name: str, now: float) -> None:
         """Note that a worker of a job has failed on a node or GPU. A node that the job does not hold can't be meant."""
         node = node_of(name)
         if node in {node_of(held) for held in job.held}:
@@ -102,7 +102,7 @@ class NodeEvidence:
         node = node_of(name)
         for job in jobs:
             if any(node_of(used) == node for used in job.confirmed):
-                self.see(job, now)
+                self.note_success(job, now)
         accusers = {job_id: known for job_id, known in self._jobs.items() if _accuses(known, node, now)}
         first = min((times[0] for known in accusers.values() for times in [known.failures[node]]), default=now)
         if any(known.well.get(node, -1.0) >= first for known in self._jobs.values()):

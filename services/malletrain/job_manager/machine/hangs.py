@@ -125,7 +125,6 @@ def _evidence(
     """What speaks for a hang in a silence; None: nothing.
 
     Args:
-        job: The job.
         policy: How long processes must do nothing.
         since: When the silence began, in seconds since the epoch.
         now: Seconds since the epoch.

@@ -10,7 +10,7 @@ from malletrain.model.job_state import JobState
 
 
 class JobMark(Enum):
-    """Why a job is looked at in a step.
+    """A condition by which a step finds the jobs that it has to look at.
 
     DEPENDENT: it waits for other jobs. QUEUED: it waits for a place. ASKING: for burst buffer, too. UNSETTLED:
     something is to be reconciled. COMMANDED: a command is to be given. TIMED: a time limit runs, or it backs off.

@@ -16,7 +16,7 @@ from malletrain.job_manager.machine.jobs import Job
 
 @dataclass(frozen=True)
 class OwnerTally:
-    """What the admitted jobs of one owner come to.
+    """Sums over the admitted jobs of one owner.
 
     Attributes:
         jobs: How many there are.
@@ -58,7 +58,7 @@ class JobTable(Mapping[str, Job]):
 
     @classmethod
     def of(cls, jobs: Mapping[str, Job]) -> JobTable:
-        """A table of jobs, to be changed by itself."""
+        """A table of these jobs that can be changed without changing `jobs`."""
         if isinstance(jobs, JobTable):
             return jobs._copy()
         table = cls()
@@ -68,7 +68,7 @@ class JobTable(Mapping[str, Job]):
 
     @staticmethod
     def over(jobs: Mapping[str, Job]) -> JobTable:
-        """A table of jobs, to be read: the same where they are one."""
+        """A table of these jobs for reading only; `jobs` itself where it is a table."""
         return jobs if isinstance(jobs, JobTable) else JobTable.of(jobs)
 
     def _copy(self) -> JobTable:
@@ -129,7 +129,7 @@ class JobTable(Mapping[str, Job]):
         return self._ordered(identifiers)
 
     def put(self, job: Job) -> None:
-        """Add a job, or put it in the place of the one that it was."""
+        """Add a job, or replace the version of it that is there."""
         before = self._jobs.get(job.id)
         self._jobs[job.id] = job
         self._index(before, job, job.id)
@@ -190,7 +190,7 @@ class JobTable(Mapping[str, Job]):
             self._on_node[node] = (self._on_node.get(node) or frozenset()) | {job_id}
 
     def _count(self, before: Job | None, after: Job | None, nodes: int) -> None:
-        """Count a job as it is now instead of as it was; it holds so many nodes more."""
+        """Replace what a job counted for its owner by what it counts now; it holds `nodes` nodes more than before."""
         for job, sign in ((before, -1), (after, 1)):
             if job is None or not job.admitted:
                 continue
@@ -260,7 +260,6 @@ class Claims:
         """What several jobs have.
 
         Args:
-            jobs: The jobs.
             names: What of a job counts: the nodes that it holds, say.
         """
         claims = cls()
@@ -269,7 +268,7 @@ class Claims:
         return claims
 
     def copy(self) -> Claims:
-        """The same, to be changed by itself."""
+        """A copy that can be changed alone."""
         twin = Claims.__new__(Claims)
         twin._jobs, twin._fleets = self._jobs.copy(), self._fleets.copy()
         return twin
@@ -346,7 +345,7 @@ class ShardedMap(Generic[_V]):
         self._own = set(range(_SHARDS))
 
     def copy(self) -> ShardedMap[_V]:
-        """The same, to be changed by itself."""
+        """A copy that can be changed alone."""
         twin: ShardedMap[_V] = ShardedMap.__new__(ShardedMap)
         twin._shards = self._shards.copy()
         twin._own = set()

@@ -143,7 +143,7 @@ class JobSpec(JobTerms):
 
 
 class StopIntent(StrEnum):
-    """What becomes of a job when the processes that are being ended have ended. The last one has the highest rank."""
+    """Why a job's processes are being ended: it decides the next state. The last one has the highest rank."""
 
     WAIT = "WAIT"
     RESTART = "RESTART"
@@ -205,7 +205,7 @@ class Job:
         sequence: Number of the newest command about nodes.
         taken_sequence: Number of the newest command that the supervisor has taken over.
         kept: Whether its supervisor has no workers, and has taken no command since. It waits for nodes, for a while.
-        stop: What becomes of the job when its supervisor has ended; None if the supervisor is not being ended.
+        stop: Why its supervisor is being ended, which decides the next state; None: it is not being ended.
         preempted: Whether a preemption led to the change that is not confirmed yet.
         counted_failures: Failures that count against `max_restarts`. Reset after a long good run, unlike `restarts`.
         changed_at: When the newest change was commanded.

@@ -54,7 +54,6 @@ def holding(job: Job, previous: Holding, transaction: Transaction, shares: GpuSh
     """What a job holds now.
 
     Args:
-        job: The job.
         previous: What it held before.
         transaction: Knows nodes and their GPUs.
         shares: Knows what a GPU is of a node.

@@ -36,6 +36,7 @@ def apply_plan(transaction: Transaction, plan: PlanReceived) -> tuple[tuple[str,
     rescaled = [job_id for job_id, nodes in parts.items() if set(nodes) != set(transaction.jobs[job_id].wanted)]
     if omissions and not (plan.partial and rescaled):
         raise StalePlanError(omissions[0].reason)
+    # Also of a plan that is applied in part: an earlier one that comes late must not undo it.
     transaction.generation = plan.generation
     for job_id in rescaled:
         transaction.put(transaction.jobs[job_id], wanted=parts[job_id], plan_generation=plan.generation)
@@ -65,6 +66,7 @@ def _fitting(transaction: Transaction, plan: PlanReceived) -> tuple[dict[str, tu
     changed: set[str] = set()
     for job_id, nodes in plan.assignments:
         job = transaction.jobs.get(job_id)
+        # A part that changes nothing is not checked: a job may keep what it could not be given anew.
         if job is None or nodes != job.wanted:
             if objection := _objection(transaction, job_id, nodes):
                 omissions.append(Omission(job_id, nodes, objection))
@@ -72,9 +74,11 @@ def _fitting(transaction: Transaction, plan: PlanReceived) -> tuple[dict[str, tu
             changed.add(job_id)
         if job is not None:
             parts[job_id] = nodes
+    # Only a job on the same nodes can lose some to a part that changes something: all others stay as they are.
     disputed = transaction.jobs.on_nodes({node_of(name) for job_id in changed for name in parts.get(job_id, ())})
     looked_at = changed.union(job.id for job in disputed)
     parts = {job_id: nodes for job_id, nodes in parts.items() if job_id in looked_at}
+    # What other jobs want stays theirs; what the jobs of these parts wanted so far is open to all of them.
     others = transaction.jobs.wanted.copy()
     for job_id in parts:
         others.remove(transaction.jobs[job_id], transaction.jobs[job_id].wanted)
@@ -94,7 +98,6 @@ def _drop_what_is_lost(
     """Go once through the parts of a plan, and take from them what does not fit.
 
     Args:
-        transaction: The transaction.
         parts: Nodes by job; changed.
         omissions: What was left out; added to.
         unusable: Idle nodes that nobody can have yet.
@@ -107,7 +110,7 @@ def _drop_what_is_lost(
     for job_id, nodes in tuple(parts.items()):
         job = transaction.jobs[job_id]
         lost = _lost_nodes(transaction, job, nodes, unusable, owners)
-        fitting = _reduced(job, nodes, lost) if lost else nodes
+        fitting = _reduce(job, nodes, lost) if lost else nodes
         if fitting is None:
             del parts[job_id]
             left_out = without(nodes, job.wanted)
@@ -127,6 +130,7 @@ def _drop_what_is_lost(
 def _objection(transaction: Transaction, job_id: str, nodes: tuple[str, ...]) -> str:
     """Why a job can't be given nodes as a plan says; empty if it can."""
     job = transaction.jobs.get(job_id)
+    # All nodes can be taken from any job, also from one that has ended since the plan was made.
     if not nodes and (job is None or not job.keeps_scale):
         return ""
     if job is None or job.state.final:
@@ -185,7 +189,7 @@ def _idle_of(transaction: Transaction, nodes: tuple[str, ...]) -> tuple[str, ...
 
 
 def _unusable_nodes(transaction: Transaction) -> frozenset[str]:
-    """Idle nodes that are still being released after they have left."""
+    """Nodes that have left and are still being released: they may be idle again before the processes there end."""
     jobs = transaction.jobs.marked(JobMark.COMMANDED)
     return frozenset(node_of(release.node) for job in jobs for release in job.releases if release.left)
 
@@ -211,10 +215,10 @@ def _lost_nodes(
     return lost
 
 
-def _reduced(job: Job, nodes: tuple[str, ...], lost: Mapping[str, str]) -> tuple[str, ...] | None:
+def _reduce(job: Job, nodes: tuple[str, ...], lost: Mapping[str, str]) -> tuple[str, ...] | None:
     """The largest permitted scale on what remains; nodes that the job has are kept first. None if there is none."""
-    left = job.whole(nodes, without(nodes, lost))
-    fitting = within(left, first_whole(job, left, frozenset(job.commanded)))
+    remaining = job.whole(nodes, without(nodes, lost))
+    fitting = within(remaining, first_whole(job, remaining, frozenset(job.commanded)))
     if not fitting or _migrates(job, fitting):
         return None
     return fitting
@@ -224,7 +228,6 @@ def first_whole(job: Job, nodes: Sequence[str], preferred: Collection[str]) -> t
     """The largest permitted scale on some of a job's nodes; the preferred ones are taken first.
 
     Args:
-        job: The job.
         nodes: Its nodes, as `Job.whole` takes them.
         preferred: Nodes.
     """
@@ -249,6 +252,7 @@ def reconcile(transaction: Transaction, only: str | None = None) -> None:
         for job in [transaction.jobs[name] for name in unsettled]:
             if not is_settled(job) and not job.state.final:
                 step(transaction, job)
+    # Last, since the steps above may end jobs: others no longer wait for these, and get their places.
     follow_dependencies(transaction)
     admit(transaction)
 
@@ -271,23 +275,25 @@ def _shrink_or_stop(transaction: Transaction, job: Job) -> None:
         transaction.stop(job, StopIntent.WAIT, JobReason.PLAN_NO_NODES, reason)
         return
     surplus = set(job.commanded) - set(job.wanted)
+    # A change under way ends first: until it is confirmed, it is not known which workers have the state.
     if job.state is not JobState.RUNNING or not surplus:
         return
-    kept = within(job.commanded, job.wanted)
+    staying = within(job.commanded, job.wanted)
     gained = _gained_nodes(job)
     available = bool(gained) and _are_free(transaction, job, gained)
     if available:
-        kept += gained
+        staying += gained  # in one command: with two, the job would stand still twice
     if job.spec.grouped_nodes > 1:
-        kept = job.whole(job.wanted, kept)  # the plan's order says which nodes make a replica
-    if kept and not (available or job.may_have(len(kept))):
+        staying = job.whole(job.wanted, staying)  # the plan's order says which nodes make a replica
+    if staying and not (available or job.may_have(len(staying))):
         # The new scale needs nodes that are not free yet, and the scale without them is not permitted.
         _move_by_restart(transaction, job)
         return
-    if not set(kept).intersection(job.trained):
+    if not set(staying).intersection(job.trained):
+        # New workers get the state from one that has trained; none of those would stay.
         _move_by_restart(transaction, job)
         return
-    _rescale(transaction, job, kept)
+    _rescale(transaction, job, staying)
 
 
 def _move_by_restart(transaction: Transaction, job: Job) -> None:
@@ -300,6 +306,7 @@ def _grow_or_start(transaction: Transaction, job: Job) -> None:
         _start(transaction, job)
     if job.state is JobState.RUNNING and not (job.keeps_scale or set(job.commanded) - set(job.wanted)):
         gained = _gained_nodes(job)
+        # Once all of them are free: with each part of them the job would stand still anew.
         if gained and _are_free(transaction, job, gained):
             # The plan's order says which nodes make a replica; otherwise the first one stays the first.
             _rescale(transaction, job, job.wanted if job.spec.grouped_nodes > 1 else job.commanded + gained)
@@ -315,6 +322,7 @@ def _gained_nodes(job: Job) -> tuple[str, ...]:
 
 
 def _are_free(transaction: Transaction, job: Job, nodes: tuple[str, ...]) -> bool:
+    # Not even by this job itself: its processes of before may still be ending there.
     holders, idle = transaction.jobs.held, transaction.idle
     return idle is not None and all(node_of(node) in idle and not holders.holder(job, node) for node in nodes)
 
@@ -327,6 +335,7 @@ def _start(transaction: Transaction, job: Job) -> None:
         f"plan {job.plan_generation}: starts on {job.in_words(len(job.wanted))}{after_failure(job)}",
         commanded=job.wanted,
         held=job.wanted,
+        # A new supervisor has a number of its own, so that what the one before still says is ignored.
         incarnation=job.incarnation if job.kept else job.incarnation + 1,
         supervised=True,
         serving=job.kept,
@@ -347,6 +356,7 @@ def _rescale(transaction: Transaction, job: Job, nodes: tuple[str, ...]) -> None
         JobReason.PLAN_RESCALED,
         f"plan {job.plan_generation}: from {len(job.commanded)} to {job.in_words(len(nodes))}",
         commanded=nodes,
+        # Nodes that it gives up stay its own until no process of it is left there.
         held=job.held + without(nodes, job.held),
         sequence=job.sequence + 1,
         changed_at=transaction.now,

@@ -46,7 +46,7 @@ class ProgressBuffer:
         """Identifiers of the jobs of which something is newer than the state."""
         return tuple(self._samples)
 
-    def note(self, job: Job, seen: Progressed) -> Progressed | None:
+    def note_progress(self, job: Job, seen: Progressed) -> Progressed | None:
         """Take over the progress of a job; returned where it calls for a step at once, which then contains it."""
         if decides(job, seen):
             self._samples.pop(job.id, None)
@@ -57,7 +57,7 @@ class ProgressBuffer:
             self._samples[job.id] = seen.samples
         return None
 
-    def take(self, jobs: Mapping[str, Job], only: Iterable[str] | None = None) -> ProgressNoted | None:
+    def take_newer(self, jobs: Mapping[str, Job], only: Iterable[str] | None = None) -> ProgressNoted | None:
         """What is newer than the state, as a stimulus, and forget it; None where there is nothing.
 
         Args:
@@ -65,15 +65,15 @@ class ProgressBuffer:
             only: Identifiers of the jobs that are meant; None: all.
         """
         names = list(self._samples) if only is None else [name for name in only if name in self._samples]
-        taken = tuple((name, self._samples.pop(name)) for name in names)
-        known = tuple((name, samples) for name, samples in taken if name in jobs)
+        buffered = tuple((name, self._samples.pop(name)) for name in names)
+        known = tuple((name, samples) for name, samples in buffered if name in jobs)
         return ProgressNoted(known) if known else None
 
     def samples_of(self, job: Job) -> int:
         """The newest samples of a job."""
         return self._samples.get(job.id, job.samples)
 
-    def shown(self, job: Job) -> Job:
+    def with_newest_samples(self, job: Job) -> Job:
         """A job with its newest samples."""
         samples = self._samples.get(job.id)
         return job if samples is None or job.state.final else replace(job, samples=samples)
@@ -85,9 +85,9 @@ class EndedJobs:
     def __init__(self, jobs: Iterable[Job]) -> None:
         """Begin with jobs that have ended, the latest last."""
         self._jobs: dict[str, Job] = {}
-        self.note(jobs)
+        self.note_ended(jobs)
 
-    def note(self, changed: Iterable[Job]) -> None:
+    def note_ended(self, changed: Iterable[Job]) -> None:
         """Keep those of the jobs that have ended, unless their trainers have said the last word."""
         for job in changed:
             if job.state.final and job.reason_code is not JobReason.TRAINER_DONE:

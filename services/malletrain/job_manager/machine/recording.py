@@ -16,7 +16,7 @@ from malletrain.runtime.kernel.recording import REDACTED, Moment, RecordedMachin
 
 
 class RecordedJobManager(RecordedMachine[ManagerState, Stimulus, TransactionResult]):
-    """JobManager's state machine."""
+    """How the flight recorder runs and checks JobManager's state machine."""
 
     service = "job_manager"
     file_prefix = "stimuli"

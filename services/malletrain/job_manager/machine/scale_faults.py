@@ -87,7 +87,6 @@ def describe(job: Job, scale: int, now: float, *, ends: bool) -> str:
 
     Args:
         job: The job after it.
-        scale: The scale.
         now: Seconds since the epoch.
         ends: Whether it is not started again.
     """

@@ -160,7 +160,7 @@ def _set_weight(transaction: Transaction, job: Job, weight: float, by: str) -> N
         return
     who = "its owner" if by == job.owner else by
     changed = transaction.put(job, spec=replace(job.spec, weight=weight))
-    transaction.note(changed, JobReason.WEIGHT_SET, f"weight {weight:g} in place of {job.spec.weight:g}, by {who}")
+    transaction.add_event(changed, JobReason.WEIGHT_SET, f"weight {weight:g} in place of {job.spec.weight:g}, by {who}")
 
 
 def _shut_down(transaction: Transaction) -> None:
@@ -230,20 +230,22 @@ def note_gpus(transaction: Transaction, joined: frozenset[str], gpus: Mapping[st
         transaction.gpus = {**transaction.gpus, **news}
 
 
-def change_idle_set(transaction: Transaction, joined: frozenset[str], left: frozenset[str], event_time: float) -> None:
+def change_idle_set(
+    transaction: Transaction, joined: frozenset[str], left_nodes: frozenset[str], event_time: float
+) -> None:
     """Take over one event of the idle set. While the whole set is unknown, only nodes that left are handled."""
     if transaction.idle is not None:
         # Each of the two copies the whole set.
-        if not left.isdisjoint(transaction.idle):
-            transaction.idle -= left
+        if not left_nodes.isdisjoint(transaction.idle):
+            transaction.idle -= left_nodes
         if not joined <= transaction.idle:
             transaction.idle |= joined
-    _remove_nodes(transaction, left, event_time)
+    _remove_nodes(transaction, left_nodes, event_time)
 
 
-def _remove_nodes(transaction: Transaction, left: frozenset[str], since: float) -> None:
-    for job in transaction.jobs.on_nodes(left):
-        lost = frozenset(name for name in (*job.held, *job.wanted) if node_of(name) in left)
+def _remove_nodes(transaction: Transaction, left_nodes: frozenset[str], since: float) -> None:
+    for job in transaction.jobs.on_nodes(left_nodes):
+        lost = frozenset(name for name in (*job.held, *job.wanted) if node_of(name) in left_nodes)
         if lost:
             _remove_lost(transaction, job, lost, since)
 
@@ -258,19 +260,20 @@ def _remove_lost(transaction: Transaction, job: Job, lost: frozenset[str], since
         confirmed=without(job.confirmed, lost),
         trained=without(job.trained, lost),
     )
-    taken = sorted(lost.intersection(job.commanded))
-    if not taken:
+    lost_hosts = sorted(lost.intersection(job.commanded))
+    if not lost_hosts:
+        # A growth that can't come any more. The job trains on, and what it has stays its own until the next plan.
         keeps = job.supervised and job.stop is None and job.wanted and not wanted
         transaction.put(job, wanted=_max_part(transaction, job, job.commanded) if keeps else wanted)
         return
-    reason = f"preempted: {', '.join(taken)} left"
+    reason = f"preempted: {', '.join(lost_hosts)} left"
     left_over = without(job.commanded, lost)
     job = transaction.put(job, preemptions=job.preemptions + 1)
     if job.stop is None:
         _shrink_or_stop(transaction, transaction.put(job, preempted=True), reason, left_over, wanted)
         return
     job = transaction.put(job, commanded=left_over, wanted=wanted)
-    transaction.note(job, JobReason.PREEMPTED, f"{reason}; already stopping: {job.reason}")
+    transaction.add_event(job, JobReason.PREEMPTED, f"{reason}; already stopping: {job.reason}")
 
 
 def _shrink_or_stop(
@@ -279,32 +282,36 @@ def _shrink_or_stop(
     still_wanted = within(left_over, wanted)
     if job.spec.grouped_nodes > 1:
         still_wanted = job.whole(wanted, left_over)  # the plan's order says which nodes make a replica
-    kept = _max_part(transaction, job, still_wanted) or _max_part(transaction, job, job.whole(job.commanded, left_over))
-    if not kept:
+    # What the newest plan wants for it comes first: then the next command is not another change.
+    staying = _max_part(transaction, job, still_wanted) or _max_part(
+        transaction, job, job.whole(job.commanded, left_over)
+    )
+    if not staying:
         complete = len(job.whole(job.commanded, left_over))
         parts = f", {complete} of them in whole replicas" if complete < len(left_over) else ""
         why = f"{reason}; {len(left_over)} remain{parts}, its smallest scale is {job.spec.smallest}"
         transaction.stop(job, StopIntent.WAIT, JobReason.PREEMPTED_BELOW_MINIMUM, why, wanted, left_over)
         return
-    if job.state is not JobState.STARTING and not set(kept).intersection(job.trained):
+    if job.state is not JobState.STARTING and not set(staying).intersection(job.trained):
         # Only new workers remain. They do not have the state yet, and elastic training can't go on from them.
         why = f"{reason}; no node that has trained remains, starts again from the last checkpoint"
-        transaction.stop(job, StopIntent.WAIT, JobReason.PREEMPTED_STATE_LOST, why, wanted or kept, left_over)
+        transaction.stop(job, StopIntent.WAIT, JobReason.PREEMPTED_STATE_LOST, why, wanted or staying, left_over)
         return
+    # A job that has not begun to train loses nothing but nodes: its start goes on, and is no rescale.
     state = JobState.STARTING if job.state is JobState.STARTING else JobState.RESCALING
     transaction.move(
         job,
         state,
         JobReason.PREEMPTED,
         reason,
-        wanted=wanted or kept,
-        commanded=kept,
+        wanted=wanted or staying,
+        commanded=staying,
         sequence=job.sequence + 1,
         changed_at=transaction.now,
-        scale_command=job.commanding(len(kept), transaction.now),
+        scale_command=job.commanding(len(staying), transaction.now),
         rescales=job.rescales + (state is JobState.RESCALING),
     )
-    transaction.notices.append((job.id, Notice.RELEASE_REQUESTED, len(kept)))
+    transaction.notices.append((job.id, Notice.RELEASE_REQUESTED, len(staying)))
 
 
 def _max_part(transaction: Transaction, job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:
@@ -315,7 +322,10 @@ def _max_part(transaction: Transaction, job: Job, nodes: tuple[str, ...]) -> tup
 
 
 def _with_lost(job: Job, lost: frozenset[str], since: float) -> tuple[NodeRelease, ...]:
-    """The job's releases with those of lost nodes. A node that a shrink was releasing has now left."""
+    """The job's releases with those of lost nodes.
+
+    A node that a shrink was releasing has now left: from this moment on the main scheduler waits for it.
+    """
     known = {release.node: release for release in job.releases}
     for node in lost.intersection(job.held):
         earlier = known.get(node)
@@ -329,6 +339,7 @@ _LIMIT_TIMES = ("not_before", "good_since", "stalled_since", "idle_since", "phas
 
 def handle_progress(transaction: Transaction, job: Job, seen: Progressed) -> None:
     """Take over samples, whether the job's saves fail, and whether it is silent, with or without a phase for it."""
+    # While its scale changes, a job is silent by our own doing: that counts from the command on, not before.
     since = max(transaction.now - seen.seconds, job.changed_at)
     silent = job.supervised and is_long(job, seen)
     in_phase = silent and bool(seen.phase)
@@ -372,9 +383,9 @@ def check_time_limits(transaction: Transaction) -> None:
 def _end_backoff(transaction: Transaction, job: Job) -> None:
     if job.not_before is None:
         return
-    left = job.not_before - transaction.now
+    remaining = job.not_before - transaction.now
     # More than the longest pause: the clock was set back while no JobManager ran.
-    if left <= 0 or left > transaction.policy.restart_backoff_max_seconds:
+    if remaining <= 0 or remaining > transaction.policy.restart_backoff_max_seconds:
         reason = f"back-off is over, waits for nodes{after_failure(job)}"
         transaction.move(job, job.state, JobReason.BACKOFF_ENDED, reason, not_before=None)
 

@@ -47,6 +47,7 @@ def handle_supervisor_seen(transaction: Transaction, seen: SupervisorSeen) -> No
     if job is None or seen.commanded_sequence < job.taken_sequence:
         return
     in_release = {release.node for release in job.releases}
+    # A worker on a node that is being released is about to end, whatever it still confirms.
     confirmed = within(job.held, seen.confirmed - in_release)
     job = _count_failures(transaction, job, sum(count for _, count in seen.failures))
     if job.stop is not None:
@@ -66,6 +67,7 @@ def handle_supervisor_seen(transaction: Transaction, seen: SupervisorSeen) -> No
         return
     if job.kept and seen.commanded_sequence >= job.sequence:
         job = transaction.put(job, kept=False)
+    # Before it has carried out the newest command, what it confirms is the scale before, and no loss of workers.
     if seen.confirmed_sequence < job.sequence:
         return
     if seen.confirmed == frozenset(job.commanded):
@@ -146,8 +148,8 @@ def _free_given_up_nodes(transaction: Transaction, job: Job, occupied: frozenset
     in_release = {release.node for release in job.releases}
     given_up = without(job.held, in_release.union(job.commanded))
     lingering = tuple(NodeRelease(node, transaction.now, left=False) for node in given_up if node in occupied)
-    kept = without(job.held, frozenset(given_up) - occupied)
-    transaction.put(job, held=kept, releases=job.releases + lingering)
+    still_held = without(job.held, frozenset(given_up) - occupied)
+    transaction.put(job, held=still_held, releases=job.releases + lingering)
 
 
 def handle_nodes_released(transaction: Transaction, released: NodesReleased) -> None:
@@ -155,6 +157,7 @@ def handle_nodes_released(transaction: Transaction, released: NodesReleased) -> 
     job = _job_of(transaction, released.job_id, released.incarnation)
     if job is None:
         return
+    # The answer may be late: what a newer command has given the job again is not free.
     free = set(released.nodes).difference(job.commanded)
     if job.stop is not None:
         free = set(released.nodes).intersection(release.node for release in job.releases)
@@ -172,17 +175,18 @@ def _note_releases(transaction: Transaction, job: Job, releases: list[NodeReleas
         if release.left:
             seconds = max(0.0, transaction.now - release.since)
             reason = f"released: no process is left on {release.node}"
-            transaction.note(job, JobReason.NODE_RELEASED, reason, seconds)
+            transaction.add_event(job, JobReason.NODE_RELEASED, reason, seconds)
 
 
 def handle_supervisor_ended(transaction: Transaction, ended: SupervisorEnded) -> None:
-    """Decide what becomes of a job whose supervisor has ended with all its processes."""
+    """Decide the next state of a job whose supervisor has ended with all its processes."""
     job = _job_with_supervisor(transaction, ended.job_id, ended.incarnation)
     if job is None:
         return
     _note_releases(transaction, job, list(job.releases))
     bare = replace(job, **_NO_PROCESSES, kept=False)
     transaction.set_aside(bare)
+    # What the job says of its own end counts more than what was to be done with it.
     if _has_completed(job, ended):
         _complete(transaction, bare, ended)
     elif job.stop is not None:
@@ -191,6 +195,7 @@ def handle_supervisor_ended(transaction: Transaction, ended: SupervisorEnded) ->
         _go_on_without_kept(transaction, job, bare, ended)
     elif ended.no_room:
         _postpone(transaction, bare, ended)
+    # Soon after a preemption the lost nodes are the likely cause, unless the script itself has failed.
     elif job.preempted and not (ended.failure is not None and ended.failure.by_script):
         reason = f"did not survive a preemption, waits for nodes ({_failure_text(ended)})"
         transaction.move(bare, JobState.WAITING, JobReason.PREEMPTION_NOT_SURVIVED, reason)
@@ -252,6 +257,7 @@ def _fail_by_workers(transaction: Transaction, job: Job, ended: SupervisorEnded)
     if not is_scale_fault(job, failure):
         _fail(transaction, job, JobReason.WORKER_FAILED, what, ended.log_tail, count=failure.count)
         return
+    # A job that has trained at another scale may go on there: the fault is held against the scale, not the job.
     counts = job.spec.max_restarts == 0 or not has_trained_elsewhere(job, failure.scale)
     job = replace(job, scale_faults=with_fault(job, failure.scale, transaction.now))
     count = failure.count if counts else failure.count - 1
@@ -276,7 +282,6 @@ def _fail(
     enough. Another one waits twice as long as the time before.
 
     Args:
-        transaction: The transaction.
         job: The job, without processes.
         code: The failure, for scripts.
         what: The failure, for people.

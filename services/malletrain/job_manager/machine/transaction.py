@@ -37,6 +37,7 @@ class Transaction:
 
     def state(self) -> ManagerState:
         """What JobManager knows after the transaction."""
+        # Jobs that have ended are removed only now: until here, other steps of the transaction may look at them.
         for job in self.changed.values():
             if job.state.final:
                 self.jobs.remove(job.id)
@@ -62,6 +63,7 @@ class Transaction:
 
     def put(self, job: Job, **changes: Any) -> Job:
         """Change fields of a job without a row in the journal."""
+        # A job that stays as it was must not be stored, nor told to all who watch jobs.
         if all(getattr(job, name) == value for name, value in changes.items()):
             return job
         return self._store(replace(job, **{**changes, "update_time": self.now}))
@@ -70,7 +72,6 @@ class Transaction:
         """Bring a job to a state, or keep it in its state, and record why in the job and in the journal.
 
         Args:
-            job: The job.
             state: The state after.
             code: Why, for scripts.
             reason: Why, for people.
@@ -88,7 +89,7 @@ class Transaction:
         self.events.append(JobEvent(self.now, job.id, job.state, state, code, reason, moved.commanded))
         return self._store(moved)
 
-    def note(self, job: Job, code: JobReason, reason: str, release_seconds: float = 0.0) -> None:
+    def add_event(self, job: Job, code: JobReason, reason: str, release_seconds: float = 0.0) -> None:
         """Add a row to the journal; the job's own reason stays."""
         self.events.append(
             JobEvent(self.now, job.id, job.state, job.state, code, reason, job.commanded, release_seconds)
@@ -108,8 +109,7 @@ class Transaction:
         The job holds its nodes until its processes are confirmed to be gone: no other job may use them before.
 
         Args:
-            job: The job.
-            intent: What becomes of it then.
+            intent: Why, which decides the state after it.
             code: Why, for scripts.
             reason: Why, for people.
             wanted: Nodes to start again on afterwards.
@@ -124,7 +124,7 @@ class Transaction:
             reason,
             stop=intent,
             supervised=True,
-            serving=job.serving or job.kept,
+            serving=job.serving or job.kept,  # a kept supervisor is told to stop, and not started for that
             wanted=wanted,
             commanded=job.commanded if commanded is None else commanded,
             confirmed=(),
@@ -169,7 +169,7 @@ class Transaction:
         return merged
 
     def set_aside(self, job: Job) -> Job:
-        """Replace a job for the rest of the transaction, in which it is certain to be stored."""
+        """Replace a job without counting it as changed: for a caller that changes it further in this transaction."""
         self.jobs.put(job)
         return job
 

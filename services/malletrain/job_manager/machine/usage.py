@@ -17,7 +17,7 @@ _MAX_DAYS = 400
 
 @dataclass(frozen=True)
 class UsageAmounts:
-    """What was used.
+    """Amounts that were used: node-seconds, samples and more.
 
     Attributes:
         node_seconds: Nodes held, times seconds. A node that members of a fleet share counts once, in equal parts for
@@ -35,7 +35,7 @@ class UsageAmounts:
     preemptions: int = 0
 
     def __add__(self, other: UsageAmounts) -> UsageAmounts:
-        """Both together."""
+        """The sum of both."""
         return UsageAmounts(
             self.node_seconds + other.node_seconds,
             self.gpu_seconds + other.gpu_seconds,
@@ -127,7 +127,6 @@ def settled(
     A clock that was set back adds nothing. Days that were completed stay so: what follows counts for the open one.
 
     Args:
-        usage: The usage.
         now: Seconds since the epoch.
         samples: Samples of the job. Those that are new belong to the first of the days that end.
         preemptions: Preemptions of the job, likewise.

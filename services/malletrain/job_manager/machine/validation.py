@@ -86,11 +86,13 @@ def _check_dependencies(jobs: Iterable[Job]) -> None:
     """Jobs wait for others as long as these have not ended, and are not admitted before."""
     unfinished = Unfinished(jobs)
     for job in jobs:
-        left = tuple(name for name in job.spec.dependencies.names if name in unfinished)
-        if job.waits_for != left:
-            raise StateInvariantError(job.id, f"waits for {job.waits_for}; of its dependencies {left} have not ended")
-        if left and job.state is not JobState.QUEUED:
-            raise StateInvariantError(job.id, f"is {job.state}, and {left} have not ended")
+        awaited = tuple(name for name in job.spec.dependencies.names if name in unfinished)
+        if job.waits_for != awaited:
+            raise StateInvariantError(
+                job.id, f"waits for {job.waits_for}; of its dependencies {awaited} have not ended"
+            )
+        if awaited and job.state is not JobState.QUEUED:
+            raise StateInvariantError(job.id, f"is {job.state}, and {awaited} have not ended")
 
 
 def _check_queue(jobs: Iterable[Job]) -> None:
@@ -156,10 +158,10 @@ def _check_indices(jobs: Mapping[str, Job]) -> None:
     """Check that the indices and sums that are kept beside the jobs equal those computed from the jobs."""
     if not isinstance(jobs, JobTable):
         return
-    kept, expected = jobs.indices(), JobTable.of(dict(jobs)).indices()
+    indices, expected = jobs.indices(), JobTable.of(dict(jobs)).indices()
     for name, value in expected.items():
-        if kept[name] != value:
-            raise StateInvariantError("", f"the index {name} is {kept[name]}; the jobs come to {value}")
+        if indices[name] != value:
+            raise StateInvariantError("", f"the index {name} is {indices[name]}; the jobs come to {value}")
 
 
 def _check_sharing(jobs: Iterable[Job]) -> None:

@@ -1,1 +1,1 @@
-"""Tells the operator's webhook and command what has become of jobs."""
+"""Sends notices of ended and waiting jobs to the operator's webhook and command."""

@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 class NoticeKind(StrEnum):
-    """What has become of a job."""
+    """Which event of a job a notice is about: its end, or that it has had no nodes for long."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -36,13 +36,12 @@ _WITHOUT_NODES = (JobState.QUEUED, JobState.WAITING)
 
 @dataclass(frozen=True)
 class JobNotice:
-    """Something to tell.
+    """One event of a job that receivers are told.
 
     Attributes:
         id: The same whenever it is told again, so that receivers can leave out what they have.
-        kind: What has become of the job.
+        kind: The event.
         unix_seconds: When, in seconds since the epoch.
-        job: The job.
         waited_seconds: For how long it has had no nodes; 0 where it has ended.
     """
 
@@ -53,7 +52,7 @@ class JobNotice:
     waited_seconds: float = 0.0
 
     def as_json(self) -> str:
-        """For the receiver."""
+        """The body of the notice, as receivers get it."""
         job = self.job
         content = {
             "format": FORMAT,
@@ -78,17 +77,17 @@ class JobNotice:
         return json.dumps(content)
 
 
-def end_notice(sequence: int, event: JobEvent, job: Job | None, told: Collection[NoticeKind]) -> JobNotice | None:
+def end_notice(sequence: int, event: JobEvent, job: Job | None, kinds: Collection[NoticeKind]) -> JobNotice | None:
     """The notice of a row of the journal, if it says that a job has ended.
 
     Args:
         sequence: Number of the row.
         event: The row.
         job: Its job; None if it is no longer kept.
-        told: What is to be told.
+        kinds: What is to be told.
     """
     kind = _ENDS.get(event.to_state)
-    if kind is None or kind not in told or job is None or event.from_state is event.to_state:
+    if kind is None or kind not in kinds or job is None or event.from_state is event.to_state:
         return None
     return JobNotice(f"{sequence}", kind, event.unix_seconds, job)
 

@@ -1,4 +1,4 @@
-"""Tells one receiver what has become of jobs.
+"""Sends notices of ended and waiting jobs to one receiver.
 
 The journal is the queue: what can't be delivered yet waits there, over restarts, too, and takes no memory. A receiver
 that hangs or fails holds up nothing but its own notices.
@@ -32,7 +32,7 @@ _MODE = 0o600
 
 
 class Notifier:
-    """Tells one receiver."""
+    """Sends notices to one receiver, in order, and tries again until it has them."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Notifier:
         self._jobs = jobs
         self._file = file
         self._clock = clock
-        self._told = read_told(file) or Told(store.last_sequence())
+        self._progress = read_progress(file) or NoticeProgress(store.last_sequence())
         self._log = structlog.get_logger(__name__).bind(receiver=name)
 
     async def run(self) -> None:
@@ -70,7 +70,7 @@ class Notifier:
         while True:
             try:
                 if not noted:
-                    await self._note(self._told)
+                    await self._save_progress(self._progress)
                     noted = True
                 await self._tell_ends()
                 if NoticeKind.WAITING in self._settings.events:
@@ -81,37 +81,37 @@ class Notifier:
 
     async def _tell_ends(self) -> None:
         while True:
-            after = self._told.sequence
+            after = self._progress.sequence
             rows = await asyncio.to_thread(self._store.events, after, _ROWS, None)
             for row in rows:
                 if row.event.to_state.final:
                     job = await asyncio.to_thread(self._store.job, job_number(row.event.job_id))
                     notice = end_notice(row.sequence, row.event, job, self._settings.events)
                     if notice is not None:
-                        await self._tell(notice)
-                        await self._note(replace(self._told, sequence=row.sequence))
-            if rows and self._told.sequence != rows[-1].sequence:
-                await self._note(replace(self._told, sequence=rows[-1].sequence))
+                        await self._send(notice)
+                        await self._save_progress(replace(self._progress, sequence=row.sequence))
+            if rows and self._progress.sequence != rows[-1].sequence:
+                await self._save_progress(replace(self._progress, sequence=rows[-1].sequence))
             if len(rows) < _ROWS:
                 return
 
     async def _tell_waits(self) -> None:
         jobs = {job.id: job for job in self._jobs()}
         now = self._clock.time()
-        waits = waits_now(self._told.waits, jobs.values(), now)
-        if waits != self._told.waits:
-            await self._note(replace(self._told, waits=waits))
+        waits = waits_now(self._progress.waits, jobs.values(), now)
+        if waits != self._progress.waits:
+            await self._save_progress(replace(self._progress, waits=waits))
         for job_id in due_waits(waits, self._settings.waiting_seconds, now):
             since = waits.since[job_id]
-            await self._tell(JobNotice(f"{job_id}-{since:.0f}", NoticeKind.WAITING, now, jobs[job_id], now - since))
+            await self._send(JobNotice(f"{job_id}-{since:.0f}", NoticeKind.WAITING, now, jobs[job_id], now - since))
             waits = replace(waits, told=waits.told | {job_id})
-            await self._note(replace(self._told, waits=waits))
+            await self._save_progress(replace(self._progress, waits=waits))
 
-    async def _note(self, told: Told) -> None:
-        await asyncio.to_thread(write_told, self._file, told)
-        self._told = told
+    async def _save_progress(self, progress: NoticeProgress) -> None:
+        await asyncio.to_thread(write_progress, self._file, progress)
+        self._progress = progress
 
-    async def _tell(self, notice: JobNotice) -> None:
+    async def _send(self, notice: JobNotice) -> None:
         log = self._log.bind(job=notice.job.id, event_kind=notice.kind.value)
         await send(notice.as_json(), self._deliver, self._settings, self._clock, log)
 
@@ -135,8 +135,8 @@ def open_notifiers(
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a receiver has been told.
+class NoticeProgress:
+    """How far one receiver has been sent notices.
 
     Attributes:
         sequence: Number of the last row of the journal of which it was told, or need not be.
@@ -147,12 +147,12 @@ class Told:
     waits: Waits = field(default_factory=Waits)
 
 
-def read_told(path: Path) -> Told | None:
+def read_progress(path: Path) -> NoticeProgress | None:
     """What the file says; None where there is none, or none that can be read: then only what is new is told."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         since = {str(job_id): float(time) for job_id, time in content["waiting_since"].items()}
-        return Told(int(content["sequence"]), Waits(since, frozenset(map(str, content["told_of"]))))
+        return NoticeProgress(int(content["sequence"]), Waits(since, frozenset(map(str, content["told_of"]))))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -160,15 +160,15 @@ def read_told(path: Path) -> Told | None:
         return None
 
 
-def write_told(path: Path, told: Told) -> None:
+def write_progress(path: Path, progress: NoticeProgress) -> None:
     """Write the file, completely or not at all.
 
     Raises:
         OSError: it can't be written.
     """
     content = {
-        "sequence": told.sequence,
-        "waiting_since": dict(told.waits.since),
-        "told_of": sorted(told.waits.told),
+        "sequence": progress.sequence,
+        "waiting_since": dict(progress.waits.since),
+        "told_of": sorted(progress.waits.told),
     }
     write_atomically(path, json.dumps(content), mode=_MODE)

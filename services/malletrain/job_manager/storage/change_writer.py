@@ -25,7 +25,7 @@ class _Batch:
 
 
 class ChangeWriter:
-    """What JobManager stores behind its state; see `WriteBehind`.
+    """Stores JobManager's changes behind its state; see `WriteBehind`.
 
     Attributes:
         stored_jobs: Jobs that are not in a final state, as they were last stored.
@@ -38,8 +38,7 @@ class ChangeWriter:
         on_stored: Callable[[], None],
         may_begin: Callable[[], Awaitable[None]],
     ) -> None:
-        """Begin with nothing that waits.
-
+        """
         Args:
             store: Where changes are stored.
             jobs: What is stored now.
@@ -50,12 +49,16 @@ class ChangeWriter:
         self._on_stored = on_stored
         self._batches = WriteBehind[_Batch](
             lambda batch: store.save(batch.change),
-            _merged,
+            _merge,
             "job_manager",
             on_stored=self._note_stored,
             may_begin=may_begin,
         )
-        self.run, self.flush, self.stored = self._batches.run, self._batches.flush, self._batches.stored
+        self.run, self.flush, self.wait_until_stored = (
+            self._batches.run,
+            self._batches.flush,
+            self._batches.wait_until_stored,
+        )
 
     @property
     def behind(self) -> bool:
@@ -71,7 +74,6 @@ class ChangeWriter:
         """Have a change stored soon: what has happened is not refused.
 
         Args:
-            change: The change.
             jobs: Jobs that are not in a final state, as they are after it.
         """
         self._batches.add(_Batch(change, jobs))
@@ -91,7 +93,7 @@ class ChangeWriter:
         self._on_stored()
 
 
-def _merged(earlier: _Batch, later: _Batch) -> _Batch:
+def _merge(earlier: _Batch, later: _Batch) -> _Batch:
     change = earlier.change.followed_by(later.change)
     if len(change.events) > _MAX_EVENTS:
         structlog.get_logger(__name__).error("rows of the journal dropped: too many wait for the database")

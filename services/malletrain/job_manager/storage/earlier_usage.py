@@ -43,10 +43,8 @@ class _Course:
     """What a job has used so far, by the journal.
 
     Attributes:
-        usage: Its usage.
         names: Nodes or GPUs that it is commanded to use.
         confirmed: Those on which it trained, as far as the journal shows.
-        state: Its state.
         days: Days that are complete, with what was used on each.
         preemptions: How many were found.
     """
@@ -70,18 +68,18 @@ def earlier_usage(connection: sa.Connection) -> Iterator[dict[str, Any]]:
     ).order_by(columns.sequence)
     for row in connection.execute(query.execution_options(yield_per=_AT_ONCE)):
         course = courses.setdefault(row.job_number, _Course(OpenUsage(day_of(row.unix_seconds), row.unix_seconds)))
-        touched = _take(row.job_number, course, row, on_node)
+        touched = _take_row(row.job_number, course, row, on_node)
         for number in {row.job_number, *touched} & courses.keys():
             _settle(courses[number], row.unix_seconds, on_node)
         if row.reason_code.startswith("PREEMPTED") or row.begin == _PREEMPTED:
             course.preemptions += 1
         if row.to_state in _FINAL:
-            yield from _finished(connection, row.job_number, courses.pop(row.job_number), ended=True)
+            yield from _rows_of_stored_job(connection, row.job_number, courses.pop(row.job_number), ended=True)
     for number, course in courses.items():
-        yield from _finished(connection, number, course, ended=False)
+        yield from _rows_of_stored_job(connection, number, course, ended=False)
 
 
-def _take(number: int, course: _Course, row: Any, on_node: dict[str, dict[int, int]]) -> set[int]:
+def _take_row(number: int, course: _Course, row: Any, on_node: dict[str, dict[int, int]]) -> set[int]:
     """Take over a row; returns the jobs that have a part of one of its nodes, or had one until now."""
     before, course.names, course.state = course.names, tuple(json.loads(row.nodes)), row.to_state
     if row.reason_code == "CONFIRMED" or row.to_state == "RUNNING":
@@ -113,7 +111,9 @@ def _settle(course: _Course, now: float, on_node: dict[str, dict[int, int]]) -> 
     course.usage = replace(usage, holding=holding)
 
 
-def _finished(connection: sa.Connection, number: int, course: _Course, *, ended: bool) -> Iterator[dict[str, Any]]:
+def _rows_of_stored_job(
+    connection: sa.Connection, number: int, course: _Course, *, ended: bool
+) -> Iterator[dict[str, Any]]:
     """Rows of a job that is in the database still."""
     row = connection.execute(sa.select(_JOBS.c.body, _JOBS.c.owner).where(_JOBS.c.number == number)).one_or_none()
     if row is None:
@@ -156,9 +156,9 @@ def _finished(connection: sa.Connection, number: int, course: _Course, *, ended:
 def _spread(samples: int, days: Iterable[UsageAmounts]) -> Iterator[int]:
     """Samples of each day, as many as there are in all: by the node-seconds in which the job trained."""
     trained = [max(0.0, amounts.node_seconds - amounts.lost_node_seconds) for amounts in days]
-    whole, so_far, given = sum(trained), 0.0, 0
+    whole, so_far, spread = sum(trained), 0.0, 0
     for place, part in enumerate(trained):
         so_far += part
         upto = samples if place == len(trained) - 1 else round(samples * so_far / whole) if whole else 0
-        yield upto - given
-        given = upto
+        yield upto - spread
+        spread = upto

@@ -50,7 +50,7 @@ class Retention:
         clock: Clock,
         owners: OwnerBytes | None = None,
     ) -> None:
-        """Delete nothing yet.
+        """Nothing happens before `run`.
 
         Args:
             store: Knows which jobs have ended, and when.
@@ -149,7 +149,7 @@ class Retention:
         """Delete those jobs of a batch that may go; how many, or None if nothing can be deleted now."""
         removable, requests = await asyncio.to_thread(self._store.removable, numbers, before)
         busy: set[str] = set()
-        emptied = [number for number in removable if await self._emptied(job_id(number), busy)]
+        emptied = [number for number in removable if await self._empty_in_thread(job_id(number), busy)]
         if not emptied:
             return 0
         if not await self._forget([job_id(number) for number in emptied]):
@@ -158,7 +158,7 @@ class Retention:
         self._log.info("ended jobs removed", jobs=len(emptied), first=job_id(emptied[0]), last=job_id(emptied[-1]))
         return len(emptied)
 
-    async def _emptied(self, identifier: str, busy: set[str]) -> bool:
+    async def _empty_in_thread(self, identifier: str, busy: set[str]) -> bool:
         """As `_empty`, in a thread of the job's owner: who has filled a folder keeps only its own folders waiting.
 
         Args:

@@ -162,7 +162,7 @@ class JobStore:
     """JobManager's database. What a stimulus changed is stored completely or not at all, and survives a kill."""
 
     def __init__(self, engine: Engine, owner_of_earlier_jobs: str = "", writer: int | None = None) -> None:
-        """Use the tables of a database, which are there: see `malletrain.runtime.database.migrating`.
+        """The tables must be there: `malletrain.runtime.database.migrating` makes them.
 
         Args:
             engine: The database.
@@ -344,19 +344,19 @@ class JobStore:
             Those of the jobs whose submission has no job that did not end before then, and the `request_id` of each of
             these submissions, which go with the first of their jobs.
         """
-        asked = frozenset(numbers)
+        wanted = frozenset(numbers)
         with self._engine.connect() as connection:
             stored = connection.execute(select(_SUBMISSIONS.c.request_id, _SUBMISSIONS.c.job_numbers))
             touched = {
-                row.request_id: jobs for row in stored if asked & (jobs := frozenset(json.loads(row.job_numbers)))
+                row.request_id: jobs for row in stored if wanted & (jobs := frozenset(json.loads(row.job_numbers)))
             }
-            others = sorted(frozenset().union(*touched.values()) - asked)
-            kept: set[int] = set()
+            others = sorted(frozenset().union(*touched.values()) - wanted)
+            remaining: set[int] = set()
             for chunk in chunks(others):
-                kept |= set(connection.scalars(select(_JOBS.c.number).where(_JOBS.c.number.in_(chunk))))
-                kept -= set(connection.scalars(_ended_before(unix_seconds).where(_JOBS.c.number.in_(chunk))))
-        held = frozenset().union(*(jobs for jobs in touched.values() if jobs & kept))
-        requests = [request_id for request_id, jobs in touched.items() if not jobs & kept]
+                remaining |= set(connection.scalars(select(_JOBS.c.number).where(_JOBS.c.number.in_(chunk))))
+                remaining -= set(connection.scalars(_ended_before(unix_seconds).where(_JOBS.c.number.in_(chunk))))
+        held = frozenset().union(*(jobs for jobs in touched.values() if jobs & remaining))
+        requests = [request_id for request_id, jobs in touched.items() if not jobs & remaining]
         return [number for number in numbers if number not in held], requests
 
     def submission(self, request_id: str) -> Submission | None:
@@ -493,7 +493,7 @@ class JobNumbers:
             raise InvalidInputError(str(self._file), "the largest number of a job", noted)
         return max(int(noted), present)
 
-    def note(self, number: int) -> None:
+    def keep_number(self, number: int) -> None:
         """Keep a number, before a job is given it. A kill of this process does not undo that.
 
         Raises:

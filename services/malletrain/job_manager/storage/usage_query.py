@@ -22,7 +22,7 @@ class UsageKey(StrEnum):
 
 @dataclass(frozen=True)
 class UsageQuery:
-    """What is asked for.
+    """Which usage is asked for, and by what it is added up.
 
     Attributes:
         keys: By what it is added up.

@@ -82,7 +82,7 @@ _REMOVED = Table(
 
 
 class UsageStore:
-    """Reads them."""
+    """Reads the tables of usage."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -222,12 +222,12 @@ def _statement(query: UsageQuery) -> Any:
     rest = [null().label(name) for name in ("day", "since", "nodes", "gpus", "lost")]
     before = [null().label(name) for name in ("samples_before", "preemptions_before")]
     complete = (
-        select(*_shown(_USAGE, keys), *_summed(_USAGE), *rest, *before)
+        select(*_key_columns(_USAGE, keys), *_summed(_USAGE), *rest, *before)
         .where(_USAGE.c.since.is_(None), *days)
         .group_by(*grouped)
     )
     months = (_REMOVED.c.month >= _first_whole(query.since), _REMOVED.c.month < month_of(query.until))
-    removed = select(*_shown(_REMOVED, keys), *_summed(_REMOVED), *rest, *before).where(*months)
+    removed = select(*_key_columns(_REMOVED, keys), *_summed(_REMOVED), *rest, *before).where(*months)
     removed = removed.group_by(
         *[_REMOVED.c[column.name] for column in grouped if column.name != "job_number"],
     )
@@ -239,7 +239,7 @@ def _statement(query: UsageQuery) -> Any:
     return chosen.limit(MAX_SUMS + 1)
 
 
-def _shown(table: Table, keys: Collection[UsageKey]) -> list[ColumnElement[Any]]:
+def _key_columns(table: Table, keys: Collection[UsageKey]) -> list[ColumnElement[Any]]:
     by_job = UsageKey.JOB in keys and "job_number" in table.c
     return [
         (table.c.owner if UsageKey.OWNER in keys else literal("")).label("owner"),

@@ -78,14 +78,14 @@ class ChangeSpans:
         """A plan is taken, or refused if the block raises. Call what it gives with the jobs that the plan changes."""
         span = self._tracer.begin("job_manager.take_plan", present_context(), plan__generation=generation)
 
-        def taken(job_ids: Iterable[str]) -> None:
+        def note_rescaled(job_ids: Iterable[str]) -> None:
             span.note(accepted=True, jobs=names(job_ids))
             for job_id in job_ids:
                 self._begin(job_id, "plan", span.context)
 
         refusal = ""
         try:
-            yield taken
+            yield note_rescaled
         except Exception as error:
             refusal = str(error)
             span.note(accepted=False, refusal=refusal)
@@ -106,7 +106,7 @@ class ChangeSpans:
             if any(release.left and node_of(release.node) in nodes for release in job.releases):
                 self._begin(job.id, "leave", context)
 
-    def changed(self, jobs: Iterable[Job]) -> None:
+    def note_changes(self, jobs: Iterable[Job]) -> None:
         """Jobs have changed: some changes may have come to their end."""
         if not self._changes:
             return
@@ -146,9 +146,9 @@ class ChangeSpans:
         finally:
             span.end(error=error)
 
-    def reported(self, job_id: str, reports: Iterable[supervisor_pb2.CommandReport]) -> None:
+    def note_reports(self, job_id: str, reports: Iterable[supervisor_pb2.CommandReport]) -> None:
         """A job's supervisor tells how it carried out commands."""
-        self._supervisors.reported(job_id, reports)
+        self._supervisors.add_reports(job_id, reports)
 
     def close(self) -> None:
         """End what is under way: nobody will see its end."""
@@ -194,7 +194,7 @@ def _is_settled(job: Job) -> bool:
 
 @dataclass(frozen=True)
 class _Expected:
-    """A command that was given."""
+    """A command that was given and is not reported yet."""
 
     context: TraceContext
     nodes: frozenset[str]
@@ -205,8 +205,7 @@ class SupervisorSpans:
     """Takes each report once, and only those of commands that were given: a supervisor may be in its owner's hands."""
 
     def __init__(self, tracer: Tracer, clock: Callable[[], float] = time.time) -> None:
-        """Expect nothing yet.
-
+        """
         Args:
             tracer: Makes the supervisors' spans.
             clock: Seconds since the epoch.
@@ -232,7 +231,7 @@ class SupervisorSpans:
         """The job has ended."""
         self._expected.pop(job_id, None)
 
-    def reported(self, job_id: str, reports: Iterable[supervisor_pb2.CommandReport]) -> None:
+    def add_reports(self, job_id: str, reports: Iterable[supervisor_pb2.CommandReport]) -> None:
         """Make spans of reports that are new."""
         expected = self._expected.get(job_id)
         if not expected:

@@ -45,7 +45,6 @@ def measure(before: ManagerState, result: TransactionResult, now: float) -> Meas
 
     Args:
         before: The state before.
-        result: The result.
         now: Time of the transaction, in seconds since the epoch.
     """
     pairs = [(before.jobs.get(job.id), job) for job in result.changed]

@@ -41,7 +41,7 @@ _COUNTS = {
 
 @dataclass(frozen=True)
 class ManagerSnapshot:
-    """What is told at a scrape.
+    """Values of the gauges at a scrape.
 
     Attributes:
         state: What JobManager knows.
@@ -108,17 +108,16 @@ class JobManagerMetrics:
             seconds = self._node_time.at(self._clock.monotonic())
             return ManagerSnapshot(state(), self._clock.time(), seconds, dict(self._occupied))
 
-        def rendered(taken: ManagerSnapshot) -> Iterator[Metric]:
-            yield from _rendered(taken)
-            yield from job_families(taken.state, taken.occupied, metrics.max_jobs)
+        def rendered(present: ManagerSnapshot) -> Iterator[Metric]:
+            yield from _rendered(present)
+            yield from job_families(present.state, present.occupied, metrics.max_jobs)
 
         metrics.watch(snapshot, rendered, ManagerSnapshot())
 
-    def applied(self, stimulus: Stimulus, before: ManagerState, result: TransactionResult, seconds: float) -> None:
+    def note_applied(self, stimulus: Stimulus, before: ManagerState, result: TransactionResult, seconds: float) -> None:
         """A stimulus was applied.
 
         Args:
-            stimulus: The stimulus.
             before: The state before.
             result: What came out.
             seconds: How long it took.
@@ -170,8 +169,8 @@ def _histogram(name: str, meaning: str, buckets: tuple[float, ...], *labels: str
     return Histogram(f"malletrain_job_manager_{name}", meaning, labels, buckets=buckets, registry=None)
 
 
-def _rendered(taken: ManagerSnapshot) -> Iterator[Metric]:
-    jobs = taken.state.jobs.values()
+def _rendered(snapshot: ManagerSnapshot) -> Iterator[Metric]:
+    jobs = snapshot.state.jobs.values()
     by_state = Tally(job.state for job in jobs)
     states = GaugeMetricFamily("malletrain_job_manager_jobs", "Jobs that have not ended, by state.", labels=["state"])
     for state in JobState:
@@ -184,7 +183,7 @@ def _rendered(taken: ManagerSnapshot) -> Iterator[Metric]:
         sum(job.stalled_since is not None for job in jobs),
     )
     yield GaugeMetricFamily(
-        "malletrain_job_manager_plan_generation", "Generation of the plan in force.", taken.state.generation
+        "malletrain_job_manager_plan_generation", "Generation of the plan in force.", snapshot.state.generation
     )
     releases: dict[str, float] = {}
     for release in (release for job in jobs for release in job.releases if release.left):
@@ -198,7 +197,7 @@ def _rendered(taken: ManagerSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "malletrain_job_manager_oldest_release_age_seconds",
         "How long ago the first of these nodes was taken; 0 without any.",
-        max((max(0.0, taken.now - since) for since in releases.values()), default=0.0),
+        max((max(0.0, snapshot.now - since) for since in releases.values()), default=0.0),
     )
     use = CounterMetricFamily(
         "malletrain_job_manager_node_seconds",
@@ -206,7 +205,7 @@ def _rendered(taken: ManagerSnapshot) -> Iterator[Metric]:
         "(Monitor says so), stopping, or unassigned.",
         labels=["use"],
     )
-    for kind, seconds in taken.node_seconds.items():
+    for kind, seconds in snapshot.node_seconds.items():
         use.add_metric([kind.value], seconds)
     yield use
 

@@ -85,9 +85,9 @@ class MonitorMachine:
         rescales = tracker.stalls.after(last)
         return (counted, CountRescales(rescales)) if rescales else (counted,)
 
-    def _note_commands(self, told: ScalesCommanded) -> Effects:
+    def _note_commands(self, stimulus: ScalesCommanded) -> Effects:
         effects: list[Effect] = []
-        for job_id, command in told.commands:
+        for job_id, command in stimulus.commands:
             tracker = self.trackers.find(job_id)
             last = tracker.stalls.last_number if tracker else 0
             self.trackers.note_command(job_id, command)

@@ -129,7 +129,6 @@ class PhaseSeen:
     """A phase in which a training trains no batches, as its script says.
 
     Attributes:
-        name: Its name.
         seconds: For how long it has lasted.
     """
 
@@ -239,14 +238,13 @@ def advance(
     """Take the next record of the newest reporter into account.
 
     A record that begins (its position less its samples) before the newest position shows a rollback: the samples
-    between the two were processed in vain. The sum of samples and samples_lost therefore always equals the sum of all
-    batches, repeated ones included. Without positions a rollback can't be detected, and batches are added up. Processes
-    that have begun with what is on disk, and do not tell a position with their first record, have not shown that they
-    go on from anything: what was processed before them counts as lost.
+    between the two are lost, and processed again. The sum of samples and samples_lost therefore always equals that of
+    all batches, repeated ones included. Without positions a rollback can't be detected, and batches are added up.
+    Processes that have begun with what is on disk, and do not tell a position with their first record, have not shown
+    that they go on from anything: what was processed before them counts as lost.
 
     Args:
         progress: Progress before the record.
-        record: The record.
         reporter_id: Its reporter.
         sequence: Its sequence number within the reporter.
         nodes: Scale in nodes.
@@ -312,11 +310,11 @@ def steady_spans(records: RecordColumns) -> list[tuple[int, int]]:
         return []
     seconds, workers = np.asarray(records.unix_seconds, float), np.asarray(records.workers, np.int64)
     samples, positions = np.asarray(records.samples, np.int64), np.asarray(records.positions, np.int64)
-    told, begins = positions != NO_POSITION, np.maximum(0, positions - samples)
-    steady = (workers[1:] == workers[:-1]) & (seconds[1:] >= seconds[:-1]) & (told[1:] == told[:-1])
+    has_position, begins = positions != NO_POSITION, np.maximum(0, positions - samples)
+    steady = (workers[1:] == workers[:-1]) & (seconds[1:] >= seconds[:-1]) & (has_position[1:] == has_position[:-1])
     # A record without samples leaves its time to the next one, which is not steady either.
     steady &= (samples[1:] > 0) & (samples[:-1] > 0)
-    steady &= ~told[1:] | (positions[:-1] <= begins[1:])
+    steady &= ~has_position[1:] | (positions[:-1] <= begins[1:])
     edges = np.flatnonzero(np.diff(steady, prepend=False, append=False)) + 1
     spans = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
     return [(begin, end) for begin, end in spans if end - begin >= MIN_RECORDS]
@@ -416,7 +414,7 @@ class ReporterSequences:
         reporter = self._reporters.get(reporter_id)
         return reporter is not None and reporter.number == self._newest
 
-    def take(self, batch: ReportedBatch) -> tuple[int, int]:
+    def take_batch(self, batch: ReportedBatch) -> tuple[int, int]:
         """Mark the records of a batch as counted.
 
         Returns:

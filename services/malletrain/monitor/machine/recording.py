@@ -21,10 +21,9 @@ from malletrain.runtime.kernel.recording import Moment, RecordedMachine, name_jo
 
 @dataclass(frozen=True)
 class Advanced:
-    """What a stimulus has come to.
+    """The result of one stimulus.
 
     Attributes:
-        stimulus: The stimulus.
         before: What had been counted of its jobs before it.
         effects: What the machine wants done.
     """
@@ -35,7 +34,7 @@ class Advanced:
 
 
 class RecordedMonitor(RecordedMachine[MonitorMachine, Stimulus, Advanced]):
-    """Monitor's machine."""
+    """How the flight recorder runs and checks Monitor's machine."""
 
     service = "monitor"
     file_prefix = "monitor-stimuli"
@@ -71,11 +70,11 @@ class RecordedMonitor(RecordedMachine[MonitorMachine, Stimulus, Advanced]):
         """Batches without their records, which may be thousands."""
         if not isinstance(stimulus, BatchesReported):
             return super().describe(stimulus)
-        told = (
+        batches = (
             f"{len(batch.records)} records of {batch.reporter_id!r} from {batch.first_sequence}"
             for batch in stimulus.batches
         )
-        return f"BatchesReported({', '.join(told)})"
+        return f"BatchesReported({', '.join(batches)})"
 
     def concerns(self, stimulus: Stimulus, job_id: str) -> bool:
         """Whether a stimulus is about a job."""
@@ -177,7 +176,6 @@ def check_advance(
     Args:
         machine: The machine after it.
         before: Their counts before it.
-        stimulus: The stimulus.
         effects: What the machine wants done.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a rescale costs: the gap between the records around it, less a usual step, and what was done in vain. Pure.
+"""What a rescale costs: the gap between the records around it, less a usual step, and what is trained again. Pure.
 
 MalleTrain section 3.1: Monitor computes the cost of each rescale from the trainers' records. Which pause of a training
 is the cost of which change of its scale, JobManager's commands say: a pause between two batches at different scales is
@@ -88,7 +88,7 @@ class Pause:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Its length in seconds."""
         return self.end - self.begin
 
 
@@ -101,7 +101,7 @@ class ScaleCommands:
     def __len__(self) -> int:
         return len(self._commands)
 
-    def note(self, command: ScaleCommand) -> bool:
+    def take_command(self, command: ScaleCommand) -> bool:
         """Take over the newest command; returns whether that is news. It may come again, and be disturbed by then."""
         if self._commands and command.number < self._commands[-1].number:
             return False
@@ -130,7 +130,6 @@ class ScaleCommands:
         - The job had not trained for some steps when it came: it evaluated, or saved, or hung.
 
         Args:
-            pause: The pause.
             usual_seconds: Usual duration of a step; 0: not known.
         """
         commands = [command for command in self._commands if command.unix_seconds <= pause.end + CLOCK_SECONDS]
@@ -156,9 +155,9 @@ class StallMeter:
         commands: The newest commands of the job.
 
     A stall is measured from the last batch at the old scale to the first one at the new scale, less a usual step: that
-    is the time in which nothing is trained. The time for which the job had trained in vain is added. The command may
-    come much earlier, and the job trains on meanwhile. Which pause is the stall of a change is known from JobManager's
-    commands.
+    is the time in which nothing is trained. The time in which it had trained what is trained again is added. The
+    command may come much earlier, and the job trains on meanwhile. Which pause is the stall of a change is known from
+    JobManager's commands.
     """
 
     options: MonitorOptions
@@ -189,7 +188,6 @@ class StallMeter:
         """Take the next step of the job into account.
 
         Args:
-            step: The step.
             usual: The job's usual step so far. It is subtracted from the gap until steps at the new scale are known.
             redone_seconds: How long the job took, at the scale before, for the samples that it does again.
         """
@@ -218,7 +216,7 @@ class StallMeter:
 
     def note_command(self, command: ScaleCommand) -> bool:
         """Take over the newest command, which may arrive after its change; returns whether that shows a rescale."""
-        if self.commands.note(command) and not self._counted:
+        if self.commands.take_command(command) and not self._counted:
             self._count_if_explained()
             return self._counted
         return False
@@ -279,7 +277,7 @@ class StallMeter:
     def _stall(self, pause: Pause) -> float:
         """The pause less the median of the first steps at the new scale, or less the old usual step before these.
 
-        What was done in vain comes in addition.
+        The time in which lost samples had been trained is added.
         """
         step = statistics.median(self._after) if self._after else self._usual_seconds
         return max(0.0, pause.seconds - step) + pause.redone_seconds

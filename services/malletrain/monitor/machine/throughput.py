@@ -93,10 +93,10 @@ def without_outliers(
     median = statistics.median(costs)
     spread = _SIGMA_PER_MAD * statistics.median([abs(cost - median) for cost in costs])
     width = max(fence * spread, _MIN_RELATIVE_FENCE * median)
-    kept = [step for step, cost in zip(steps, costs, strict=True) if abs(cost - median) <= width]
-    if len(steps) - len(kept) > max_outlier_share * len(steps):
+    inliers = [step for step, cost in zip(steps, costs, strict=True) if abs(cost - median) <= width]
+    if len(steps) - len(inliers) > max_outlier_share * len(steps):
         return list(steps)
-    return kept
+    return inliers
 
 
 def relative_error(steps: Sequence[tuple[float, int]]) -> float:
@@ -225,7 +225,7 @@ class ThroughputMeter:
         if not step.steady:
             self._carried_seconds = 0.0
         elif warm and step.unix_seconds - self._begin >= self.options.warmup_seconds:
-            self._keep(step)
+            self._keep_step(step)
 
     def extend(self, seconds: Sequence[float], samples: Sequence[int], unix_seconds: Sequence[float]) -> None:
         """Take the next steps of the job into account, which are all steady, have samples and follow one like them.
@@ -241,8 +241,8 @@ class ThroughputMeter:
             cold += 1
         if cold >= len(seconds):
             return
-        kept = max(cold, len(seconds) - self.options.window_steps)
-        self._window.extend(zip(seconds[kept:], samples[kept:], strict=True))
+        first = max(cold, len(seconds) - self.options.window_steps)
+        self._window.extend(zip(seconds[first:], samples[first:], strict=True))
         del self._window[: -self.options.window_steps]
         self._kept += len(seconds) - cold
         self._newest = unix_seconds[-1]
@@ -337,7 +337,7 @@ class ThroughputMeter:
             del spans[min(spans, key=lambda one: (spans[one].unix_seconds, one))]
         return spans
 
-    def _keep(self, step: TrainingStep) -> None:
+    def _keep_step(self, step: TrainingStep) -> None:
         # The time of a record without samples belongs to the next batch.
         seconds = self._carried_seconds + step.seconds
         if step.samples == 0:
@@ -358,12 +358,12 @@ class ThroughputMeter:
         self._unmerged = None
         if len(self._window) < self.options.min_steps:
             return None
-        kept = without_outliers(self._window, self.options.outlier_fence, self.options.max_outlier_share)
-        rate = _rate(kept)
+        inliers = without_outliers(self._window, self.options.outlier_fence, self.options.max_outlier_share)
+        rate = _rate(inliers)
         if rate is None:
             return None
         weight = float(len(self._window))
-        present = MeasuredPoint(self._nodes, rate, weight, self._kept, self._newest, relative_error(kept))
+        present = MeasuredPoint(self._nodes, rate, weight, self._kept, self._newest, relative_error(inliers))
         self._unmerged = present
         before = self._points.get(self._nodes)
         return present if before is None else _merge(before, present, float(self.options.window_steps))

@@ -41,7 +41,6 @@ class StoredJob:
 
     Attributes:
         job_id: The job.
-        progress: Its progress.
         dropped_records: Records that its reporters had to drop.
         usual_step_seconds: Duration of its usual step; 0 while unknown.
         reporters: Which records have been counted, by reporter.
@@ -110,8 +109,7 @@ class JobTracker:
         stored: StoredJob | None = None,
         commands: ScaleCommands | None = None,
     ) -> None:
-        """Begin to follow a job.
-
+        """
         Args:
             job_id: The job.
             options: Limits and factors.
@@ -142,7 +140,7 @@ class JobTracker:
             batch: Records of this job, oldest first.
             now: Monotonic time in seconds at which they arrived.
         """
-        known, dropped = self._reporters.take(batch)
+        known, dropped = self._reporters.take_batch(batch)
         self._dropped = min(MAX_COUNT, self._dropped + dropped)
         if batch.feed is not None and self._reporters.is_newest(batch.reporter_id):
             self._feed = batch.feed
@@ -425,7 +423,7 @@ class JobTrackers:
         self.at = job_id
         tracker = self._trackers.get(job_id)
         if tracker is None:
-            self._early_commands.setdefault(job_id, ScaleCommands()).note(command)
+            self._early_commands.setdefault(job_id, ScaleCommands()).take_command(command)
         elif tracker.stalls.note_command(command):
             self._unstored.add(job_id)
             self._unpublished.add(job_id)
@@ -442,10 +440,10 @@ class JobTrackers:
 
     def keep_commands(self, job_ids: Collection[str]) -> None:
         """Forget the commands of jobs without records, and where they are, unless they are among these."""
-        kept = set(job_ids)
-        for job_id in self._early_commands.keys() - kept:
+        kept_ids = set(job_ids)
+        for job_id in self._early_commands.keys() - kept_ids:
             del self._early_commands[job_id]
-        for job_id in self._early_spans.keys() - kept:
+        for job_id in self._early_spans.keys() - kept_ids:
             del self._early_spans[job_id]
 
     def forget(self, job_ids: Collection[str]) -> None:
@@ -483,7 +481,7 @@ class JobTrackers:
         return [tracker for tracker in self._trackers.values() if tracker.silence_seconds(now) <= longest]
 
     def take_unstored(self) -> list[StoredJob]:
-        """Jobs that have to be stored. Whoever calls this stores them."""
+        """Jobs that have to be stored. The caller stores them."""
         jobs = [tracker.stored() for tracker in self._each_of(sorted(self._unstored))]
         self._unstored.clear()
         return jobs

@@ -18,10 +18,9 @@ _FORGET_SECONDS = 900.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerTime:
-    """What a worker has told of its newest steps.
+    """What a worker has reported of its newest steps.
 
     Attributes:
-        rank: Its rank.
         node: Its node, or its GPU in a member of a fleet.
         steps: Steps that it has measured so far.
         own_seconds: Median of its own part of a step.
@@ -40,8 +39,6 @@ class SlowWorker:
     """A worker that holds up the others.
 
     Attributes:
-        rank: Its rank.
-        node: Its node.
         share: How much longer its own part is than the others', relative to that.
         own_seconds: Its own part of a step.
         others_seconds: Median of the others' own parts.
@@ -84,15 +81,15 @@ class JobWorkers:
     _scores: dict[int, int] = field(default_factory=dict)
     _slow: dict[int, SlowWorker] = field(default_factory=dict)
 
-    def take(self, told: Iterable[WorkerTime], share: float, now: float) -> None:
+    def take_times(self, times: Iterable[WorkerTime], share: float, now: float) -> None:
         """Compare what workers have told with what the others say.
 
         Args:
-            told: Messages of workers; those on nodes that are none of the job's are left out.
+            times: Messages of workers; those on nodes that are none of the job's are left out.
             share: A worker that is slower by more than this is slow.
             now: Monotonic time in seconds.
         """
-        fresh = [time for time in told if time.node in self.nodes]
+        fresh = [time for time in times if time.node in self.nodes]
         self._times.update((time.rank, (time, now)) for time in fresh)
         known = {rank: (time, at) for rank, (time, at) in self._times.items() if now - at <= _FORGET_SECONDS}
         for rank in self._times.keys() - known.keys():
@@ -134,6 +131,6 @@ class JobWorkers:
             scores.setdefault(time.node, []).append(self._scores.get(rank, 0))
         return frozenset(node for node, of_node in scores.items() if max(of_node) == -_WINDOWS)
 
-    def measured(self, now: float) -> int:
-        """How many workers have told their times of late."""
+    def count_measured(self, now: float) -> int:
+        """How many workers have reported their times lately."""
         return sum(now - at <= _FORGET_SECONDS for _, at in self._times.values())

@@ -27,7 +27,7 @@ class StragglerOptions:
 
 
 class JobPlace(NamedTuple):
-    """Where a job is.
+    """A job, with its owner and its nodes: whose workers are compared.
 
     Attributes:
         job_id: The job.
@@ -45,7 +45,6 @@ class SlowNode:
     """A node that is called slow.
 
     Attributes:
-        name: Its name.
         share: How much slower its workers are, by the owner whose jobs say the most.
         owners: Of how many owners jobs say so.
         job_id: A job that says so.
@@ -99,12 +98,12 @@ class StragglerBook:
             elif (known := self._jobs.get(job_id)) is None or known.nodes != job.nodes:
                 self._jobs[job_id] = JobWorkers(job.owner, job.nodes)
 
-    def take(self, job_id: str, told: Iterable[WorkerTime], now: float) -> list[SlowChange]:
+    def take_times(self, job_id: str, times: Iterable[WorkerTime], now: float) -> list[SlowChange]:
         """Take in what workers of a job have told.
 
         Args:
             job_id: The job; one that has no nodes says nothing.
-            told: Their messages.
+            times: Their messages.
             now: Monotonic time in seconds.
 
         Returns:
@@ -114,7 +113,7 @@ class StragglerBook:
         if workers is None:
             return []
         before = {worker.rank: worker for worker in workers.slow}
-        workers.take(told, self.options.share, now)
+        workers.take_times(times, self.options.share, now)
         after = {worker.rank: worker for worker in workers.slow}
         self._hold_against_nodes(job_id, workers, now)
         return [
@@ -135,21 +134,21 @@ class StragglerBook:
             if len(words) > _MAX_OWNERS:
                 del words[next(iter(words))]
         oldest = now - self.options.remember_seconds
-        kept = (
+        current = (
             (name, {owner: word for owner, word in words.items() if word.at >= oldest})
             for name, words in self._words.items()
         )
-        self._words = {name: words for name, words in kept if words}
+        self._words = {name: words for name, words in current if words}
 
     def slow_workers(self, job_id: str) -> list[SlowWorker]:
         """Workers of a job that are slow, the slowest first."""
         workers = self._jobs.get(job_id)
         return [] if workers is None else workers.slow
 
-    def measured(self, job_id: str, now: float) -> int:
+    def count_measured(self, job_id: str, now: float) -> int:
         """Of how many workers of a job times are known."""
         workers = self._jobs.get(job_id)
-        return 0 if workers is None else workers.measured(now)
+        return 0 if workers is None else workers.count_measured(now)
 
     def all_slow_workers(self) -> int:
         """How many workers of all jobs are slow."""
@@ -159,8 +158,8 @@ class StragglerBook:
         """Nodes that jobs call slow, in the order of their names."""
         slow = []
         for name, words in sorted(self._words.items()):
-            kept = [word for word in words.values() if now - word.at <= self.options.remember_seconds]
-            if kept:
-                worst = max(kept, key=lambda word: word.share)
-                slow.append(SlowNode(name, worst.share, len(kept), worst.job_id))
+            current = [word for word in words.values() if now - word.at <= self.options.remember_seconds]
+            if current:
+                worst = max(current, key=lambda word: word.share)
+                slow.append(SlowNode(name, worst.share, len(current), worst.job_id))
         return slow

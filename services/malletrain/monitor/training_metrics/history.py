@@ -30,7 +30,6 @@ class LoggedValue(NamedTuple):
         number: Number of the value among all of its reporter, from 1.
         unix_seconds: When it was logged, in seconds since the epoch.
         step: The script's own step, or the samples that the job had done; None: not known yet.
-        value: The value.
     """
 
     name: str
@@ -111,15 +110,14 @@ def thinned(closed: Sequence[HistoryPoint], end: HistoryEnd) -> tuple[list[Histo
 
     Args:
         closed: The points before the last one, oldest first, as many as `end.closed`.
-        end: The end.
     """
     if not closed:
         return [], end
-    kept, last = joined_pairs(closed), end.last
+    joined, last = joined_pairs(closed), end.last
     if len(closed) % 2 == 0 and len(closed) > 1:
         # The last one before the end has no neighbour: it goes on with the end.
-        last = kept.pop().joined(last)
-    return kept, HistoryEnd(2 * end.stride, len(kept), last)
+        last = joined.pop().joined(last)
+    return joined, HistoryEnd(2 * end.stride, len(joined), last)
 
 
 def joined_pairs(points: Sequence[HistoryPoint]) -> list[HistoryPoint]:
@@ -136,10 +134,10 @@ def at_most(points: Sequence[HistoryPoint], limit: int) -> list[HistoryPoint]:
         points: All points, oldest first.
         limit: Most points, at least 2.
     """
-    shown = list(points)
-    while len(shown) > limit:
-        shown = joined_pairs(shown)
-    return shown
+    fewer = list(points)
+    while len(fewer) > limit:
+        fewer = joined_pairs(fewer)
+    return fewer
 
 
 def _point_of(value: LoggedValue, first: int) -> HistoryPoint:

@@ -92,7 +92,7 @@ _TABLES = (_JOBS, _ENDS, _POINTS)
 
 @dataclass(frozen=True)
 class LoggedBatch:
-    """What one reporter of a job has sent.
+    """Values that one reporter of a job has sent.
 
     Attributes:
         job_id: The job.
@@ -110,12 +110,12 @@ class LoggedBatch:
 def newest_values(batches: Sequence[LoggedBatch]) -> tuple[LoggedBatch, ...]:
     """These batches, or the newest of them: while the database is away, no more than 2048 values of a job wait."""
     waiting: Counter[str] = Counter()
-    kept = []
+    newest = []
     for batch in reversed(batches):
         if not waiting[batch.job_id] or waiting[batch.job_id] + len(batch.values) <= _WAITING_VALUES:
             waiting[batch.job_id] += len(batch.values)
-            kept.append(batch)
-    return tuple(reversed(kept))
+            newest.append(batch)
+    return tuple(reversed(newest))
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class MetricStore:
     """Adds values to histories, and reads them. `add` and `forget` are called by one thread at a time."""
 
     def __init__(self, engine: Engine, max_owner_metrics: int = MAX_OWNER_METRICS) -> None:
-        """Use the tables of a database, which are there.
+        """The tables must be there: `malletrain.runtime.database.migrating` makes them.
 
         Args:
             engine: The database.
@@ -199,8 +199,8 @@ class MetricStore:
         with self._engine.connect() as connection:
             ends = {name: end for name, end in _ends(connection, job_id).items() if not names or name in names}
             wanted = sorted(name for name in ends if name > after)
-            shown = wanted[:limit]
-            histories = {name: _with_end(_closed(connection, job_id, name), ends[name].last) for name in shown}
+            page = wanted[:limit]
+            histories = {name: _with_end(_closed_points(connection, job_id, name), ends[name].last) for name in page}
         return JobHistories(self.owner(job_id) or "", histories, len(wanted) > limit)
 
     def _add(self, connection: Connection, batch: LoggedBatch) -> None:
@@ -254,9 +254,9 @@ def _extend(
         if point is not None:
             closed.append(point)
         if end.is_full:
-            kept, end = thinned([*_closed(connection, *key), *closed], end)
+            stored, end = thinned([*_closed_points(connection, *key), *closed], end)
             connection.execute(delete(_POINTS).where(_POINTS.c.job_id == key[0], _POINTS.c.name == key[1]))
-            closed = kept
+            closed = stored
     assert end is not None
     if closed:
         connection.execute(insert(_POINTS), [{"job_id": key[0], "name": key[1], **_row(point)} for point in closed])
@@ -288,7 +288,7 @@ def _ends(connection: Connection, job_id: str) -> dict[str, HistoryEnd]:
     return {row["name"]: HistoryEnd(row["stride"], row["closed"], _point(row)) for row in rows}
 
 
-def _closed(connection: Connection, job_id: str, name: str) -> list[HistoryPoint]:
+def _closed_points(connection: Connection, job_id: str, name: str) -> list[HistoryPoint]:
     query = select(_POINTS).where(_POINTS.c.job_id == job_id, _POINTS.c.name == name).order_by(_POINTS.c.first)
     return [_point(row) for row in connection.execute(query).mappings()]
 

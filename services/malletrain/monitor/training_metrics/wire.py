@@ -19,7 +19,7 @@ from malletrain.runtime.messages import message_of
 from malletrain.v1 import monitor_pb2
 
 MAX_VALUES = 1024
-"""Of one message."""
+"""How many values one message may have."""
 PAGE_SIZE = 8
 """Metrics in an answer, where the caller does not say how many."""
 _MAX_NUMBER = 2**60
@@ -64,7 +64,7 @@ def check_history_request(request: monitor_pb2.GetMetricHistoryRequest) -> None:
 
 
 def history_response(stored: JobHistories, max_points: int) -> monitor_pb2.GetMetricHistoryResponse:
-    """An answer.
+    """The answer to a request for what a script has logged.
 
     Args:
         stored: What is stored of the job.

@@ -89,8 +89,10 @@ def estimate(
         raise InvalidInputError("min_nodes", "at least 1", min_nodes)
     if max_nodes < min_nodes:
         raise InvalidInputError("max_nodes", f"at least min_nodes ({min_nodes})", max_nodes)
-    drawn = _checked("declared", declared)
-    known = [point for point in _checked("measured", measured) if point.rate >= MIN_RATE and point.nodes <= max_nodes]
+    drawn = _checked_points("declared", declared)
+    known = [
+        point for point in _checked_points("measured", measured) if point.rate >= MIN_RATE and point.nodes <= max_nodes
+    ]
     if any(point.rate >= MIN_RATE for point in drawn):
         points = _from_declared(_grid(max_nodes, [1, *_nodes(drawn), *_nodes(known)]), drawn, known, prior)
     elif known:
@@ -241,15 +243,15 @@ def _error(point: CurvePoint, known: Sequence[CurvePoint]) -> float:
     return min(PRIOR_ERROR, math.hypot(nearest.relative_error, distance_error))
 
 
-def _checked(name: str, points: Sequence[CurvePoint]) -> list[CurvePoint]:
-    kept = sorted((point for point in points if point.nodes > 0), key=lambda point: point.nodes)
-    for point, following in pairwise(kept):
+def _checked_points(name: str, points: Sequence[CurvePoint]) -> list[CurvePoint]:
+    ordered = sorted((point for point in points if point.nodes > 0), key=lambda point: point.nodes)
+    for point, following in pairwise(ordered):
         if point.nodes == following.nodes:
             raise InvalidInputError(f"{name}.nodes", "each scale once", point.nodes)
-    for point in kept:
+    for point in ordered:
         if not math.isfinite(point.rate) or point.rate < 0:
             raise InvalidInputError(f"{name}.rate", "a finite figure of at least 0 samples/s", point.rate)
-    return kept
+    return ordered
 
 
 def _grid(max_nodes: int, scales: Iterable[int]) -> list[int]:

@@ -204,7 +204,7 @@ class CurveEstimator:
         """Replace what is measured of a job, which need not be known yet."""
         self._measured[job_id] = measurements
         learned = self._learned.get(job_id)
-        if learned is None or moved(learned, measurements, self.options.least_change):
+        if learned is None or has_moved(learned, measurements, self.options.least_change):
             self._learned[job_id] = measurements
             self._learn(job_id)
 
@@ -352,7 +352,7 @@ class CurveEstimator:
         return JobProfile(job_id, tuple(points), up, down, stalls, fit.name if fit else "", family, line)
 
 
-def moved(before: JobMeasurements, after: JobMeasurements, least_change: float) -> bool:
+def has_moved(before: JobMeasurements, after: JobMeasurements, least_change: float) -> bool:
     """Whether measurements have changed so much that the curve may.
 
     A job that trains has new measurements every second. A small part of the change of which watchers are told

@@ -110,7 +110,7 @@ def best_fit(points: Sequence[CurvePoint]) -> Fit | None:
         return None
     scores = {name: _cross_validation_error(name, points) for name in (*_MODELS, MONOTONE)}
     name = min(scores, key=lambda name: scores[name] + (_MODEL_PREFERENCE if name == MONOTONE else 0.0))
-    return _fitted(name, points)
+    return _fit(name, points)
 
 
 def fleet_extrapolation(nodes: int, last: CurvePoint, rate_before: float) -> float:
@@ -132,7 +132,7 @@ def fleet_extrapolation(nodes: int, last: CurvePoint, rate_before: float) -> flo
     return max(last.rate, linear * math.pow(factor, nodes - last.nodes))
 
 
-def _fitted(name: str, points: Sequence[CurvePoint]) -> Fit:
+def _fit(name: str, points: Sequence[CurvePoint]) -> Fit:
     return _monotone(points) if name == MONOTONE else _modelled(name, points)
 
 
@@ -183,20 +183,20 @@ def _least_squares(terms: tuple[_Term, ...], points: Sequence[CurvePoint]) -> li
     best, least = [min(point.nodes / point.rate for point in points), *[0.0] * len(terms)], math.inf
     for size in range(len(terms) + 1):
         for chosen in combinations(range(1, len(terms) + 1), size):
-            kept = (0, *chosen)
-            solution = _solved([[row[column] for column in kept] for row in rows], goals)
+            columns = (0, *chosen)
+            solution = _solve([[row[column] for column in columns] for row in rows], goals)
             if solution is None or solution[0] <= 0 or min(solution) < 0:
                 continue
-            fitted = [sum(row[column] * value for column, value in zip(kept, solution, strict=True)) for row in rows]
+            fitted = [sum(row[column] * value for column, value in zip(columns, solution, strict=True)) for row in rows]
             misfit = sum((value - goal) ** 2 for value, goal in zip(fitted, goals, strict=True))
             if misfit < least * (1 - 1e-9):
                 best, least = [0.0] * (len(terms) + 1), misfit
-                for column, value in zip(kept, solution, strict=True):
+                for column, value in zip(columns, solution, strict=True):
                     best[column] = value
     return best
 
 
-def _solved(rows: Sequence[Sequence[float]], goals: Sequence[float]) -> list[float] | None:
+def _solve(rows: Sequence[Sequence[float]], goals: Sequence[float]) -> list[float] | None:
     """Solution of a small least-squares problem by its scaled normal equations; None if the columns are dependent."""
     count = len(rows[0])
     norms = [math.sqrt(sum(row[i] ** 2 for row in rows)) for i in range(count)]
@@ -221,6 +221,6 @@ def _cross_validation_error(name: str, points: Sequence[CurvePoint]) -> float:
     """Mean error (as a log) of inner points that are predicted from all other points; at most _MAX_FOLDS of them."""
     errors = []
     for index in range(1, len(points) - 1, 1 + (len(points) - 3) // _MAX_FOLDS):
-        fit = _fitted(name, [*points[:index], *points[index + 1 :]])
+        fit = _fit(name, [*points[:index], *points[index + 1 :]])
         errors.append(abs(math.log(fit.rate(points[index].nodes) / points[index].rate)))
     return sum(errors) / len(errors)

@@ -19,7 +19,6 @@ class ReportedJob:
     Attributes:
         declaration: What the user has declared.
         owner: Who has submitted it; empty: nobody in particular.
-        state: Its state.
         admitted: Whether it takes part in plans.
         wanted_nodes: Nodes that the newest plan gives it.
         commanded_nodes: Nodes that it is commanded to use.
@@ -93,7 +92,6 @@ def view_of(job: ReportedJob, now: float, pools: Mapping[str, str]) -> JobView:
     """A job as the profile scheduler sees it.
 
     Args:
-        job: The job.
         now: Seconds since the epoch.
         pools: Pool of each idle node.
     """

@@ -74,7 +74,7 @@ class ProfilerMachine:
 
     @property
     def due_at(self) -> float:
-        """See the class."""
+        """When it wants a `Due`, in monotonic seconds; infinity: never."""
         return min(self.publish_at, self.give_monitor_up_at)
 
     def advance(self, stimulus: Stimulus, now: Moment) -> Effects:

@@ -125,5 +125,5 @@ class PointHistory:
 
 def trusted_points(points: Sequence[CurvePoint], max_error: float) -> list[CurvePoint]:
     """Points with a relative error of at most `max_error`; the best one alone where there is none."""
-    kept = [point for point in points if point.relative_error <= max_error]
-    return kept or sorted(points, key=lambda point: point.relative_error)[:1]
+    trusted = [point for point in points if point.relative_error <= max_error]
+    return trusted or sorted(points, key=lambda point: point.relative_error)[:1]

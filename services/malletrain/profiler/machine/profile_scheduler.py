@@ -167,7 +167,7 @@ def advance(
         policy: Decides whom to profile and at which scales.
         parameters: Durations and thresholds.
     """
-    after = _advanced(state, view, policy, parameters)
+    after = _advance(state, view, policy, parameters)
     until = state.requests_until
     outdated = until - view.now < _RENEW_BELOW * parameters.hold_seconds
     if after.requests and (outdated or changed_jobs(state, after)):
@@ -191,14 +191,14 @@ def changed_jobs(before: ProfilingState, after: ProfilingState) -> set[str]:
     return changed
 
 
-def _advanced(
+def _advance(
     state: ProfilingState, view: ClusterView, policy: ProfilingPolicy, parameters: ProfilingParameters
 ) -> ProfilingState:
     jobs = view.by_id()
     state = _with_current_jobs(state, jobs, policy)
     run = state.active
     if run is not None:
-        run = _updated(run, jobs[run.job_id], view.now)
+        run = _update_run(run, jobs[run.job_id], view.now)
         state = state.with_run(run)
     if run is None or not run.state.active:
         state = _begin_next(state, view, policy, parameters)
@@ -232,7 +232,7 @@ def _is_still_wanted(run: ProfileRun, policy: ProfilingPolicy) -> bool:
     return begun or run.asked or policy.wants_profile(run.job_id)
 
 
-def _updated(run: ProfileRun, job: JobView, now: float) -> ProfileRun:
+def _update_run(run: ProfileRun, job: JobView, now: float) -> ProfileRun:
     """The active run after a look at its job: with its costs up to now, and queued again if it cannot continue."""
     run = run.updated(now, job.nodes, job.steady)
     if not job.available:
@@ -321,11 +321,11 @@ def _climb(
 def _climb_requests(run: ProfileRun, job: JobView, pool: ClusterView) -> dict[str, ScaleRequest]:
     """All jobs keep their scale, but the donor shrinks; the job grows as soon as there are enough nodes for it."""
     requests = {other.job_id: ScaleRequest() for other in pool.jobs}
-    given = 0
+    from_donor = 0
     if run.donor:
         requests[run.donor] = ScaleRequest(run.donor_nodes)
-        given = max(0, pool.by_id()[run.donor].nodes - run.donor_nodes)
-    if job.nodes + pool.free + given >= run.top:
+        from_donor = max(0, pool.by_id()[run.donor].nodes - run.donor_nodes)
+    if job.nodes + pool.free + from_donor >= run.top:
         requests[run.job_id] = ScaleRequest(run.top, grow=True)
     return requests
 
@@ -339,8 +339,8 @@ def _with_donor(state: ProfilingState, run: ProfileRun, job: JobView, pool: Clus
     new_donor = next_donor(_donor_candidates(run.job_id, pool), state.interruptions) if missing > 0 else None
     if new_donor is None:
         return state.with_run(replace(run, donor="", donor_nodes=0))
-    kept = new_donor.scale_after_giving(missing)
-    run = replace(run, donor=new_donor.job_id, donor_nodes=kept, donors=(*run.donors, new_donor.job_id))
+    remaining = new_donor.scale_after_giving(missing)
+    run = replace(run, donor=new_donor.job_id, donor_nodes=remaining, donors=(*run.donors, new_donor.job_id))
     return replace(state.with_run(run), interruptions=state.interruptions.interrupted(new_donor.job_id))
 
 

@@ -27,7 +27,7 @@ class RecordedProfiler(RecordedMachine[ProfilerMachine, Stimulus, Effects]):
     refusals = (InvalidInputError, NotFoundError)
 
     def advance(self, state: ProfilerMachine, stimulus: Stimulus, now: Moment) -> Effects:
-        """Tell the machine."""
+        """Have the machine handle a stimulus; its state changes in place."""
         return state.advance(stimulus, now)
 
     def check(self, before: ProfilerMachine, result: Effects) -> None:

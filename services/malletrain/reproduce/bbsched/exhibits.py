@@ -58,7 +58,7 @@ def exhibits_of(results: BatchResults) -> list[Exhibit]:
         _windows(results),
         _kiviats(results, "figure-14", SSD_RECIPES, SSD_METHODS, "Published: BBSched best overall."),
         _readings(results),
-        _left(results),
+        _idle_by_cause(results),
     ]
 
 
@@ -70,10 +70,10 @@ def _values(results: Sequence[BatchTrialResult], value: _Value) -> list[float]:
     return [value(result.metrics) for result in results]
 
 
-def _usage(results: BatchResults, name: str, title: str, value: _Value, said: str) -> Exhibit:
+def _usage(results: BatchResults, name: str, title: str, value: _Value, text: str) -> Exhibit:
     heads = (f"{title}, %", "points against baseline", "% against baseline")
     changes = (_differences, _changes)
-    return _against_baseline(results, name, (title, f"{title}, %"), heads, value, said, changes, 2)
+    return _against_baseline(results, name, (title, f"{title}, %"), heads, value, text, changes, 2)
 
 
 def _relative(
@@ -81,12 +81,12 @@ def _relative(
     name: str,
     title: str,
     value: _Value,
-    said: str,
+    text: str,
     theirs: Mapping[str, float] | None = None,
 ) -> Exhibit:
     heads = (title, "% against baseline")
     return _against_baseline(
-        results, name, (title, f"{title} against the baseline, %"), heads, value, said, (_changes,), 3, theirs
+        results, name, (title, f"{title} against the baseline, %"), heads, value, text, (_changes,), 3, theirs
     )
 
 
@@ -96,7 +96,7 @@ def _against_baseline(
     titles: tuple[str, str],
     heads: tuple[str, ...],
     value: _Value,
-    said: str,
+    text: str,
     changes: Sequence[Callable[[Sequence[float], Sequence[float]], list[float]]],
     shown: int,
     theirs: Mapping[str, float] | None = None,
@@ -119,7 +119,7 @@ def _against_baseline(
         table,
         ("workload", "method", heads[0], *(cell for head in heads[1:] for cell in (head, "± (95 %)"))),
         rounded(rows),
-        said + _note(results) + _CAREFUL,
+        text + _note(results) + _CAREFUL,
         _bars(figure, rows, shown, theirs),
     )
 
@@ -174,7 +174,7 @@ def _breakdown(
     )
 
 
-def _kiviats(results: BatchResults, name: str, recipes: Sequence[str], methods: Sequence[str], said: str) -> Exhibit:
+def _kiviats(results: BatchResults, name: str, recipes: Sequence[str], methods: Sequence[str], text: str) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     figure = None
     for machine in results.plan.machines:
@@ -200,7 +200,7 @@ def _kiviats(results: BatchResults, name: str, recipes: Sequence[str], methods: 
         f"Fig. {number}: areas of Kiviat graphs",
         ("workload", "method", "area", "± (95 %)"),
         rounded(rows),
-        said + _note(results) + " The graph is that of the last workload in the table.",
+        text + _note(results) + " The graph is that of the last workload in the table.",
         figure,
     )
 
@@ -276,7 +276,7 @@ def _readings(results: BatchResults) -> Exhibit:
     return Exhibit("readings", "Where the gain comes from", heads, rounded(rows), remark)
 
 
-def _left(results: BatchResults) -> Exhibit:
+def _idle_by_cause(results: BatchResults) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for recipe in HARVEST_RECIPES:
         before = _harvested(results, recipe, BASELINE)

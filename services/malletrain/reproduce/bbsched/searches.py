@@ -61,13 +61,13 @@ def example() -> Exhibit:
     requests = tuple(ResourceRequest(*row) for row in ((80, 20), (10, 85), (40, 5), (10, 0), (20, 0)))
     problem = SelectionProblem(MachineResources(100, 100), FreeResources(100, 0, 100), requests)
     rows: list[tuple[Cell, ...]] = []
-    for method, said in TABLE_1.items():
+    for method, published in TABLE_1.items():
         chosen = select(
             problem, SelectionSettings(SelectionMethod.IN_ORDER if method == BASELINE else SelectionMethod(method))
         ).chosen
         used = objectives_of(problem, chosen)
         jobs = ", ".join(f"J{index + 1}" for index in chosen)
-        rows.append((method, f"{jobs}: {used.nodes} %, {used.burst_buffer_gb} %", said))
+        rows.append((method, f"{jobs}: {used.nodes} %, {used.burst_buffer_gb} %", published))
     return Exhibit("table-1", "Table 1: an example", ("method", "ours", "published"), tuple(rows), "The same.")
 
 

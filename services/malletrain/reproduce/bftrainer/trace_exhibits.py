@@ -67,10 +67,10 @@ def solve_exhibit(jobs: Sequence[ReplayJob], rng: random.Random) -> Exhibit:
 
 def _series(rows: Sequence[tuple[Cell, ...]]) -> dict[str, tuple[list[float], list[float]]]:
     """All on one axis, with the limit."""
-    shown = ((_JOBS[0], 2, "dp"), (_JOBS[-1], 2, "dp"), (_JOBS[0], 3, "HiGHS"), (_JOBS[-1], 3, "HiGHS"))
+    lines = ((_JOBS[0], 2, "dp"), (_JOBS[-1], 2, "dp"), (_JOBS[0], 3, "HiGHS"), (_JOBS[-1], 3, "HiGHS"))
     paper = tuple((count, 4, "paper's model") for count in _JOBS if count <= _MAX_NODE_LEVEL_JOBS)
     series: dict[str, tuple[list[float], list[float]]] = {}
-    for count, place, label in (*shown, *paper):
+    for count, place, label in (*lines, *paper):
         known = [
             (float(row[1] or 0), float(row[place] or 0)) for row in rows if row[0] == count and row[place] is not None
         ]

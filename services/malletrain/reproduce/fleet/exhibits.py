@@ -378,7 +378,7 @@ def _times(results: FleetResults) -> Exhibit:
 
 def _everything(results: FleetResults) -> Exhibit:
     rows: list[tuple[Cell, ...]] = [(how, *(results.of(how, gpus).seconds for gpus in GPUS)) for how in _ALL]
-    shown = ("random order", "longest first", "fleet", "makespan", "lower bound")
+    drawn = ("random order", "longest first", "fleet", "makespan", "lower bound")
     return Exhibit(
         "times",
         "Time to train everything, in seconds, without a limit of preprocessing",
@@ -391,7 +391,7 @@ def _everything(results: FleetResults) -> Exhibit:
             "Time to train everything",
             "GPUs",
             Axis("seconds", zero=True),
-            {how: (GPUS, [results.of(how, gpus).seconds for gpus in GPUS]) for how in shown},
+            {how: (GPUS, [results.of(how, gpus).seconds for gpus in GPUS]) for how in drawn},
             published={"fleet": (GPUS, FLEET_SECONDS)},
         ),
     )

@@ -76,11 +76,11 @@ def _profiled() -> Exhibit:
     curves = sorted(
         (model.rates[:PROFILED] for model in published_problem(PROFILED).models), key=lambda rates: rates[0]
     )
-    shown = {"slowest": curves[0], "median": curves[len(curves) // 2], "fastest": curves[-1]}
+    drawn = {"slowest": curves[0], "median": curves[len(curves) // 2], "fastest": curves[-1]}
     rows = [
         (
             gpus,
-            *(curve[gpus - 1] for curve in shown.values()),
+            *(curve[gpus - 1] for curve in drawn.values()),
             *_speedups([curve[gpus - 1] / curve[0] for curve in curves]),
         )
         for gpus in _GPUS
@@ -88,7 +88,7 @@ def _profiled() -> Exhibit:
     return Exhibit(
         "supplement-figure-3",
         "Supplement, Fig. 3: profiled rates of 100 networks",
-        ("GPUs", *(f"{name}, samples/s" for name in shown), "least speedup", "median", "largest"),
+        ("GPUs", *(f"{name}, samples/s" for name in drawn), "least speedup", "median", "largest"),
         rounded(rows),
         f"The paper draws 100 curves. {len(CURVES)} of them could be read off; the others are between these, "
         "by their rate on one GPU (efficiency linear in its logarithm). The drawing is for ImageNet, these rates are "
@@ -97,7 +97,7 @@ def _profiled() -> Exhibit:
             "Profiled rates",
             "GPUs",
             Axis("samples/s", zero=True),
-            {name: ([float(gpus) for gpus in _GPUS], list(curve)) for name, curve in shown.items()},
+            {name: ([float(gpus) for gpus in _GPUS], list(curve)) for name, curve in drawn.items()},
         ),
     )
 

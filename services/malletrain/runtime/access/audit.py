@@ -1,6 +1,6 @@
 """The audit log: one line for every call that is more than a read, allowed or not. No line contains a token.
 
-Whoever is refused costs nothing by calling again. A line for each would wash what was allowed out of the rotated logs.
+A caller that is refused can call again at no cost. A line for each would wash what was allowed out of the rotated logs.
 
 Of refusals, and of calls that need no token, only the first of a kind have lines (`refusals`). They are in a file of
 their own (`runtime/logs.py`), so that they can't wash away what was allowed.
@@ -46,8 +46,7 @@ class Refusals:
     """Counts refusals of an interval, which begins with its first one."""
 
     def __init__(self, report: Callable[[RefusalKind, int], None], seconds: float = INTERVAL_SECONDS) -> None:
-        """Count from zero.
-
+        """
         Args:
             report: Called at the end of an interval with each kind that had more than a few, and how many of these
                 had no line.
@@ -58,7 +57,7 @@ class Refusals:
         self._counts: Counter[RefusalKind] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def note(self, kind: RefusalKind) -> bool:
+    def count_refusal(self, kind: RefusalKind) -> bool:
         """Count a refusal; whether it gets a line of its own."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -94,7 +93,9 @@ def audit(method: str, identity: Identity | None, request: Any, peer: str, refus
     """
     # Whoever needs no token costs nothing either, whether allowed or not.
     costs_nothing = bool(refused) or identity is None
-    if costs_nothing and not _REFUSALS.note(RefusalKind(_who(identity, peer), method, refused[:_MAX_REASON_LENGTH])):
+    if costs_nothing and not _REFUSALS.count_refusal(
+        RefusalKind(_who(identity, peer), method, refused[:_MAX_REASON_LENGTH])
+    ):
         return
     log = refusal_logger(_LOGGER) if costs_nothing else structlog.get_logger(_LOGGER)
     log.info(

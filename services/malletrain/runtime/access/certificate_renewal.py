@@ -28,7 +28,7 @@ class CertificateRenewal:
         lifespan_seconds: float = LIFESPAN_SECONDS,
         published: Path | None = None,
     ) -> None:
-        """Make nothing yet.
+        """Nothing happens before `keep_renewed`.
 
         Args:
             state_dir: State folder of the installation.
@@ -58,7 +58,7 @@ class CertificateRenewal:
         if self._published is not None:
             publish_authority(self._state_dir, self._published, self._clock)
 
-    async def keep(self) -> None:
+    async def keep_renewed(self) -> None:
         """Look every minute, more often where certificates live for minutes only, until cancelled."""
         log = structlog.get_logger(__name__)
         while True:

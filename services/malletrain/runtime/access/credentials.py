@@ -29,7 +29,7 @@ class Credential(Protocol):
 
 
 class FixedToken:
-    """A token that is what it is. Its `repr` does not show it."""
+    """A token that never changes. Its `repr` does not show it."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -100,18 +100,18 @@ class _Call:
         self._credential = credential
 
     def __call__(self, *arguments: Any, metadata: Any = None, **options: Any) -> Any:
-        return self._inner(*arguments, metadata=self._shown(metadata), **options)
+        return self._inner(*arguments, metadata=self._with_token(metadata), **options)
 
     def __getattr__(self, name: str) -> Any:
         """`with_call` and `future` of blocking methods."""
         inner = getattr(self._inner, name)
 
         def call(*arguments: Any, metadata: Any = None, **options: Any) -> Any:
-            return inner(*arguments, metadata=self._shown(metadata), **options)
+            return inner(*arguments, metadata=self._with_token(metadata), **options)
 
         return call
 
-    def _shown(self, metadata: Any) -> Metadata:
+    def _with_token(self, metadata: Any) -> Metadata:
         return (*(metadata or ()), *header_of(self._credential))
 
 

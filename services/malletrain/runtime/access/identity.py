@@ -30,7 +30,7 @@ CERTIFICATE_ROLES = (Role.SUPERVISOR, Role.AGENT)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A verified caller.
+    """Who makes a call, by a verified token.
 
     Attributes:
         user: Name of the user or the service; the job identifier of a job's trainer.

@@ -30,7 +30,7 @@ _FILE_LIFESPAN_SECONDS = 86400.0
 
 @dataclass(frozen=True)
 class Installation:
-    """The key of an installation in use.
+    """The key of an installation, and what follows from it for its services.
 
     Attributes:
         settings: Settings that all services share.

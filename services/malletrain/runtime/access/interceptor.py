@@ -35,8 +35,7 @@ class TokenChecker:
     """Remembers the tokens that it has verified; whether they have expired or were revoked is checked at every call."""
 
     def __init__(self, tokens: Tokens, revoked: RevocationFile, *services: str) -> None:
-        """Know no token yet.
-
+        """
         Args:
             tokens: Verifies them.
             revoked: Those that are no longer valid.
@@ -63,11 +62,11 @@ class TokenChecker:
         if len(values) > 1 or not isinstance(value, str) or not value.startswith(SCHEME):
             raise UnauthenticatedError(f"expected one header `authorization: Bearer TOKEN`: {_REMEDY}")
         try:
-            return self._verified(value.removeprefix(SCHEME))
+            return self._verify(value.removeprefix(SCHEME))
         except UnauthenticatedError as error:
             raise UnauthenticatedError(f"{error}: {_REMEDY}") from None
 
-    def _verified(self, token: str) -> Identity:
+    def _verify(self, token: str) -> Identity:
         identity = self._known.get(token)
         if identity is None:
             identity = self._tokens.verify(token)
@@ -94,8 +93,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     """Refuses calls of callers that are not known or may not make them. `current_caller` tells handlers who calls."""
 
     def __init__(self, checker: TokenChecker, *, open_reflection: bool) -> None:
-        """Check by tokens.
-
+        """
         Args:
             checker: Verifies tokens.
             open_reflection: Whether gRPC reflection needs no identity; otherwise it needs the role viewer.
@@ -111,7 +109,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or method.startswith(_HEALTH):
             return handler
-        required = self._required(method)
+        required = self._required_role(method)
         identity: Identity | None = None
         try:
             if required is not Role.ANYBODY:
@@ -126,7 +124,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             set_caller(identity)
         return _audited(handler, method, identity) if is_audited(method) else handler
 
-    def _required(self, method: str) -> Role | None:
+    def _required_role(self, method: str) -> Role | None:
         if method.startswith(_REFLECTION):
             return Role.ANYBODY if self._open_reflection else Role.VIEWER
         return REQUIRED_ROLES.get(method)

@@ -26,7 +26,7 @@ _PURPOSES = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyU
 
 @dataclass(frozen=True)
 class Authority:
-    """A CA.
+    """The installation's CA, which signs certificates.
 
     Attributes:
         key: Signs certificates.
@@ -58,7 +58,6 @@ def authority_certificate(key: ec.EllipticCurvePrivateKey, now: float) -> x509.C
     """The certificate of a CA. One key always has the same name, so that a new one verifies what is signed already.
 
     Args:
-        key: Its key.
         now: Seconds since the epoch.
     """
     name = _authority_name(key.public_key())

@@ -40,7 +40,7 @@ class MungeError(MalleTrainError):
 
 @dataclass(frozen=True)
 class Munge:
-    """The commands of MUNGE.
+    """Makes and checks credentials by the commands of MUNGE.
 
     Attributes:
         munge: Path of `munge`.
@@ -158,7 +158,7 @@ def role_for(user: str, settings: RoleSettings, own_user: str) -> Role:
     return Role.VIEWER if user in settings.viewers else Role.USER
 
 
-def _run(argv: list[str], given: str = "") -> tuple[int, str]:
+def _run(argv: list[str], input_text: str = "") -> tuple[int, str]:
     """Exit status and output of a command, which gets five seconds and may write 16 KiB.
 
     Raises:
@@ -170,7 +170,7 @@ def _run(argv: list[str], given: str = "") -> tuple[int, str]:
     reading, writing = os.pipe()
     try:
         try:
-            process = _start(argv, environment, given.encode(), writing)
+            process = _start(argv, environment, input_text.encode(), writing)
         except OSError as error:
             raise MungeError(f"{name} can't be started: {error.strerror}") from error
         finally:
@@ -209,12 +209,12 @@ def _read(pipe: int, deadline: float) -> bytes:
     return text
 
 
-def _start(argv: Sequence[str], environment: Mapping[str, str], given: bytes, output: int) -> ChildProcess:
+def _start(argv: Sequence[str], environment: Mapping[str, str], input_bytes: bytes, output: int) -> ChildProcess:
     """Start a command that reads what is given, from a file in memory."""
     source = os.memfd_create("given", os.MFD_CLOEXEC)
     null = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.write(source, given)
+        os.write(source, input_bytes)
         os.lseek(source, 0, os.SEEK_SET)
         return spawn(through_shell(argv, environment), environment, stdin=source, stdout=output, stderr=null)
     finally:

@@ -66,8 +66,8 @@ async def _check(context: Any, method: str, required: Role | None, *, needs_tls:
             audit(method, Identity(required.value, required, "", 0.0, math.inf), None, context.peer())
         return
     wanted = f"a certificate of the role {required}" if required in CERTIFICATE_ROLES else "another certificate"
-    shown = f"the caller has that of {', '.join(sorted(roles))}" if roles else "the caller has none"
-    details = f"{method.rpartition('/')[2]} needs {wanted}, and {shown}"
+    certificates = f"the caller has that of {', '.join(sorted(roles))}" if roles else "the caller has none"
+    details = f"{method.rpartition('/')[2]} needs {wanted}, and {certificates}"
     audit(method, None, None, context.peer(), details)
     code = grpc.StatusCode.PERMISSION_DENIED if roles else grpc.StatusCode.UNAUTHENTICATED
     await context.abort(code, details)

@@ -48,7 +48,7 @@ def number_of(role: Role) -> access_pb2.Role.ValueType:
     return access_pb2.Role.Value(f"{_PREFIX}{role.value.upper()}")
 
 
-def _declared() -> Iterator[tuple[str, Role]]:
+def _declared_roles() -> Iterator[tuple[str, Role]]:
     for file in _FILES:
         for service in file.services_by_name.values():
             for method in service.methods:
@@ -57,7 +57,7 @@ def _declared() -> Iterator[tuple[str, Role]]:
                     yield f"/{service.full_name}/{method.name}", role
 
 
-REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(dict(_declared()))
+REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(dict(_declared_roles()))
 """Role that each method requires, by its full name, e.g. `/malletrain.v1.JobManagerService/GetJob`."""
 
 

@@ -109,12 +109,12 @@ class RevocationFile:
         self._write(self._revoked.with_user(user, self._clock.time()))
 
     def _write(self, revoked: RevokedTokens) -> None:
-        kept = revoked.without_expired(self._clock.time())
-        if len(kept) > _MAX_ENTRIES:
+        current = revoked.without_expired(self._clock.time())
+        if len(current) > _MAX_ENTRIES:
             raise UnavailableError(
                 f"{_MAX_ENTRIES} tokens are revoked already; replace {self._path.with_name('token.key')} instead"
             )
-        text = json.dumps({"tokens": dict(kept.tokens), "users": dict(kept.users)}, indent=1)
+        text = json.dumps({"tokens": dict(current.tokens), "users": dict(current.users)}, indent=1)
         try:
             write_atomically(self._path, text, mode=0o600)
             self._read()
@@ -129,11 +129,11 @@ class RevocationFile:
             return
         version = (status.st_ino, status.st_mtime_ns, status.st_size)
         if version != self._version:
-            self._revoked = _parsed(json.loads(self._path.read_text(encoding="utf-8")))
+            self._revoked = _parse(json.loads(self._path.read_text(encoding="utf-8")))
             self._version = version
 
 
-def _parsed(content: Any) -> RevokedTokens:
+def _parse(content: Any) -> RevokedTokens:
     if not isinstance(content, dict):
         raise ValueError("expected an object")
     parts = [content.get(name, {}) for name in ("tokens", "users")]

@@ -39,7 +39,7 @@ class TokenFile:
         role: Role = Role.OPERATOR,
         mode: int = _PRIVATE,
     ) -> None:
-        """Write nothing yet.
+        """Nothing happens before `keep_renewed`.
 
         Args:
             path: The file.
@@ -75,7 +75,7 @@ class TokenFile:
             raise UnavailableError(f"{self._path} can't be written: {error.strerror}") from error
         return True
 
-    async def keep(self) -> None:
+    async def keep_renewed(self) -> None:
         """Look every minute, more often where tokens live for minutes only, until cancelled."""
         log = structlog.get_logger(__name__)
         while True:
@@ -111,7 +111,7 @@ class ViewerFolder:
     """Keeps a viewer's token, and the certificate by which callers know the services, in a folder."""
 
     def __init__(self, folder: Path, token: TokenFile, authorities: Sequence[Path], lifespan_seconds: float) -> None:
-        """Write nothing yet.
+        """Nothing happens before `keep_renewed`.
 
         Args:
             folder: The folder; made if there is none.
@@ -137,7 +137,7 @@ class ViewerFolder:
             raise UnavailableError(f"access.viewer_folder: {error}") from error
         return self._token.renew() or renewed
 
-    async def keep(self) -> None:
+    async def keep_renewed(self) -> None:
         """Look every minute, more often where tokens live for minutes only, until cancelled."""
         log = structlog.get_logger(__name__)
         while True:

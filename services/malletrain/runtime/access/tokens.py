@@ -32,8 +32,7 @@ class Tokens:
         leeway_seconds: float = 0.0,
         new_id: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
-        """Use a key.
-
+        """
         Args:
             key: The installation's secret, at least 32 bytes.
             clock: Wall clock.

@@ -47,7 +47,7 @@ class MemoryReturn:
     """Looks at what the process has, and has freed memory given back when that has grown."""
 
     def __init__(self, resident: Callable[[], int] = resident_bytes, trim: Callable[[], None] | None = None) -> None:
-        """Look at nothing yet.
+        """Nothing happens before `run`.
 
         Args:
             resident: Memory of this process in bytes.
@@ -215,7 +215,7 @@ class ConnectionLimiter:
     """
 
     def __init__(self, peers: PeerNames, most: int) -> None:
-        """Look at nothing yet.
+        """Nothing happens before `run`.
 
         Args:
             peers: Knows the port.

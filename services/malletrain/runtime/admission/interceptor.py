@@ -32,7 +32,7 @@ _ALWAYS_ADMITTED = 16
 
 
 class CallKind(StrEnum):
-    """What a call takes part in."""
+    """The kinds of calls that are limited separately."""
 
     KNOWN = "known"
     """A call with a valid token."""
@@ -42,7 +42,7 @@ class CallKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """By whom calls are counted.
+    """The identity or the address by which calls are counted.
 
     Attributes:
         kind: Whether it has shown a token.
@@ -56,7 +56,7 @@ class Caller:
 
 
 def known_caller(identity: Identity) -> Caller:
-    """Whoever has shown a token. All tokens of a person count as one caller."""
+    """A caller with a verified token. All tokens of a person count as one caller."""
     if identity.role is Role.SERVICE:
         return Caller(CallKind.KNOWN, f"service {identity.user}", bounded=False)
     if identity.role is Role.JOB:
@@ -66,7 +66,7 @@ def known_caller(identity: Identity) -> Caller:
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """Calls under way at most.
+    """How many calls may be under way.
 
     Attributes:
         in_all: Of all known callers together.
@@ -140,18 +140,17 @@ class _Slots:
 
 
 class MessageReader:
-    """Takes the messages of calls."""
+    """Reads the messages of calls, each within a limit of time, and a few of each caller at once."""
 
     def __init__(self, seconds: float) -> None:
-        """Read nothing yet.
-
+        """
         Args:
             seconds: How long the message of a call may take to arrive.
         """
         self._seconds = seconds
         self._slots: dict[Caller, _Slots] = {}
 
-    async def take(self, caller: Caller, context: Any) -> Any:
+    async def take_message(self, caller: Caller, context: Any) -> Any:
         """The message of a call that has one. Ends the call if it does not come in time.
 
         Args:
@@ -213,8 +212,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     """The outermost interceptor of a server: those within have judged the headers when it decides about the message."""
 
     def __init__(self, limits: ServerLimits, peers: PeerNames) -> None:
-        """Admit within limits.
-
+        """
         Args:
             limits: What callers are granted.
             peers: Names those who have shown no token.
@@ -261,7 +259,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
                 if takes_stream:
                     async with self._messages.stream(caller):
                         return await inner(requests, context)
-                return await inner(await self._messages.take(caller, context), context)
+                return await inner(await self._messages.take_message(caller, context), context)
 
         async def call_stream(requests: Any, context: Any) -> AsyncIterator[Any]:
             async with self._admitted(identity, context) as caller:
@@ -270,7 +268,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
                         async for response in responses_of(inner, requests, context):
                             yield response
                     return
-                request = await self._messages.take(caller, context)
+                request = await self._messages.take_message(caller, context)
                 async for response in responses_of(inner, request, context):
                     yield response
 

@@ -28,8 +28,7 @@ class MachineCalls(grpc.aio.ServerInterceptor):
     """
 
     def __init__(self, peers: PeerNames, max_calls: int, first_message_seconds: float) -> None:
-        """Count from zero.
-
+        """
         Args:
             peers: Names machines and accounts.
             max_calls: Calls under way of each of them.
@@ -43,7 +42,7 @@ class MachineCalls(grpc.aio.ServerInterceptor):
 
     @property
     def calls(self) -> int:
-        """Calls under way."""
+        """How many calls are under way, of all machines."""
         return self._counts.total()
 
     async def intercept_service(

@@ -23,8 +23,7 @@ class PeerNames:
     """Names peers, by whom calls without a token are counted."""
 
     def __init__(self, address: str, owner_of: OwnerOf = connection_owner) -> None:
-        """Of a server.
-
+        """
         Args:
             address: HOST:PORT on which it listens.
             owner_of: Returns the user id of a peer on this machine.

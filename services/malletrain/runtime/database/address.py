@@ -38,7 +38,7 @@ class DatabaseAddress:
         return f"malletrain_{self.service}"
 
     def __str__(self) -> str:
-        """For messages and logs."""
+        """The address without a password, for messages and logs."""
         return f"schema {self.schema} of {self.url}" if self.url else str(self.file)
 
 

@@ -89,8 +89,7 @@ class Outage:
     """Refuses connections at once from the first that failed on, until a thread of its own has got one."""
 
     def __init__(self, address: DatabaseAddress, connect: Callable[[dict[str, Any]], _Closable]) -> None:
-        """There is none yet.
-
+        """
         Args:
             address: The database.
             connect: Opens a connection with these parameters.

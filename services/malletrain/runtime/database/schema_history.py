@@ -23,8 +23,7 @@ class SchemaHistory:
     """Revisions of one service's tables, oldest first, and how to go from one to the next."""
 
     def __init__(self, service: str, folder: Path | None = None) -> None:
-        """Read the revisions.
-
+        """
         Args:
             service: Name of the service.
             folder: Where they lie; None: those of this version.

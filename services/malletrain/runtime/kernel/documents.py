@@ -59,7 +59,6 @@ def from_document(kind: type[_T], document: Any, *, ignore_unknown: bool = False
 
     Args:
         kind: Its type.
-        document: The document.
         ignore_unknown: Leave out fields that this version does not know, in place of an error.
 
     Raises:
@@ -94,7 +93,6 @@ def in_field(name: str, error: InvalidInputError) -> InvalidInputError:
 
     Args:
         name: The part's name, or "[3]" in a list.
-        error: The error.
     """
     return error.at(name + ("." if error.field and not error.field.startswith("[") else "") + error.field)
 

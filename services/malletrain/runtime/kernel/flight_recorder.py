@@ -51,11 +51,9 @@ class FailureWriter(Generic[StateT, StimulusT, ResultT]):
         validate: bool,
         read_story: ReadStory = _no_story,
     ) -> None:
-        """Write nothing yet.
-
+        """
         Args:
             folder: Where failures are written; made when there is one.
-            machine: The machine.
             validate: Whether its invariants are checked after each stimulus.
             read_story: What has lately happened to a job, or to all jobs without one; the newest last.
         """
@@ -124,11 +122,9 @@ class FlightRecorder(Generic[StateT, StimulusT, ResultT]):
         read_story: ReadStory = _no_story,
         min_stimuli: int = MIN_STIMULI,
     ) -> None:
-        """Record nothing yet.
-
+        """
         Args:
             folder: Where failures are written; made when there is one.
-            machine: The machine.
             validate: Whether to check the invariants of the state after each stimulus.
             read_story: What has lately happened to a job, or to all jobs without one; the newest last.
             min_stimuli: How many stimuli are kept at least, once there were as many.

@@ -79,10 +79,8 @@ class MachineLoop(Generic[StateT, StimulusT, ResultT, DetailT]):
         store: Callable[[MachineStep[StateT, StimulusT, ResultT, DetailT]], object] = _leave,
         publish: Callable[[MachineStep[StateT, StimulusT, ResultT, DetailT]], object] = _leave,
     ) -> None:
-        """Begin with a state.
-
+        """
         Args:
-            state: The state.
             recorder: Runs the machine.
             clock: Asked before each step. A `WatchedClock` has steps of the wall clock handled first.
             perform: Begins the effects of a step; true: nodes are being released by them.
@@ -122,7 +120,7 @@ class MachineLoop(Generic[StateT, StimulusT, ResultT, DetailT]):
         except CommitUnknownError as error:
             unknown = error
         except DatabaseUnavailableError:
-            self._recorder.forget_last()
+            self._recorder.forget_last()  # the step was not taken, and must not be part of a replay
             raise
         self.state = self._recorder.state_after(before, result)
         self._news.set()
@@ -169,7 +167,11 @@ _TURNS = 4
 
 
 class AfterReleases:
-    """Does things in order: at once, or some turns of the event loop later if nodes are being released."""
+    """Does things in order: at once, or some turns of the event loop later if nodes are being released.
+
+    The main scheduler waits for such nodes: commands that release them go out before watchers are told of the step,
+    which takes longer the more watchers there are.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], object]] = deque()
@@ -192,7 +194,7 @@ class AfterReleases:
             self._turn(_TURNS)
 
     async def done(self) -> None:
-        """Wait until nothing waits."""
+        """Wait until all work that was put off has been done."""
         await self._done.wait()
 
     def _turn(self, left: int) -> None:

@@ -29,7 +29,7 @@ _FieldT = TypeVar("_FieldT")
 
 
 class Moment(NamedTuple):
-    """When a stimulus is handled.
+    """The time at which a stimulus is handled, by both clocks.
 
     Attributes:
         unix_seconds: Seconds since the epoch; such a clock may be set.
@@ -44,7 +44,7 @@ _ENTRY_FIELDS = (*Moment._fields, "type")
 
 
 class StoryLine(NamedTuple):
-    """Something that has happened to a job.
+    """A line of what has happened to a job.
 
     Attributes:
         unix_seconds: When, in seconds since the epoch.
@@ -152,7 +152,6 @@ class RecordedFailure:
 
     Attributes:
         error: Name of its class.
-        message: Its message.
         job_id: The job that it names; empty if it names none.
         story: What happened to that job, the newest last; see `tell_story`.
     """
@@ -186,7 +185,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class RecordingReplay:
-    """What a replay came to.
+    """The result of a replay.
 
     Attributes:
         failure: The failure; None if there was none.
@@ -246,8 +245,6 @@ def describe_failure(
     """An error of a machine, with the story of the job that it names.
 
     Args:
-        machine: The machine.
-        error: The error.
         lines: What has happened to jobs, the newest last.
         stimuli: Stimuli, the one with the error last.
     """
@@ -264,9 +261,9 @@ def tell_story(
     """
     rows = [line for line in lines if not job_id or line.job_id == job_id][-_STORY_LINES:]
     about = [timed for timed in stimuli if not job_id or machine.concerns(timed.stimulus, job_id)][-_STORY_STIMULI:]
-    told = [(row.unix_seconds, 1, row.text) for row in rows]
-    told += [(timed.now.unix_seconds, 0, f"<- {machine.describe(timed.stimulus)}") for timed in about]
-    return tuple(f"{seconds:.3f} {text}" for seconds, _, text in sorted(told))
+    entries = [(row.unix_seconds, 1, row.text) for row in rows]
+    entries += [(timed.now.unix_seconds, 0, f"<- {machine.describe(timed.stimulus)}") for timed in about]
+    return tuple(f"{seconds:.3f} {text}" for seconds, _, text in sorted(entries))
 
 
 def recording_to_json(recording: Recording) -> dict[str, Any]:

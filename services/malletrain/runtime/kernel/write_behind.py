@@ -51,8 +51,7 @@ class WriteBehind(Generic[BatchT]):
         may_begin: Callable[[], Awaitable[object]] = _at_once,
         retry_seconds: float = _RETRY_SECONDS,
     ) -> None:
-        """Begin with nothing that waits.
-
+        """
         Args:
             store: Stores a batch in one transaction; called in a thread, one call at a time. Raises
                 DatabaseUnavailableError if it may be tried again. The same batch may come again after that.
@@ -92,6 +91,7 @@ class WriteBehind(Generic[BatchT]):
     def add(self, batch: BatchT) -> None:
         """Have a batch stored soon."""
         self._added += 1
+        # Never into the batch that was tried: the store must get that one again as it was.
         merged = batch if self._later is None else self._merge(self._later.batch, batch)
         self._later = _Numbered(merged, self._added)
         self._news.set()
@@ -114,12 +114,13 @@ class WriteBehind(Generic[BatchT]):
         try:
             self._store(batch)
         except CommitUnknownError:
+            # It may be stored. Only the identical batch, tried again before anything else, can be told from a new one.
             self._added += 1
             self._tried = _Numbered(batch, self._added)
             self._news.set()
             raise
 
-    async def stored(self) -> None:
+    async def wait_until_stored(self) -> None:
         """Wait until all that was added so far is stored.
 
         Raises:
@@ -127,6 +128,7 @@ class WriteBehind(Generic[BatchT]):
         """
         last = self._added
         async with self._progress:
+            # `behind` is asked, too: what is waited for may have been dropped.
             await self._progress.wait_for(lambda: self._stored >= last or not self.behind or self.failing)
         if self.failing:
             raise DatabaseUnavailableError(self._what)
@@ -136,6 +138,7 @@ class WriteBehind(Generic[BatchT]):
         while True:
             await self._news.wait()
             await self._may_begin()
+            # Cleared before: what is added during `flush` is part of it, or sets this again.
             self._news.clear()
             was_failing = self.failing
             await self.flush()
@@ -157,6 +160,7 @@ class WriteBehind(Generic[BatchT]):
                 return
 
     async def _write_next(self) -> None:
+        # A batch that was tried goes first: were a later one stored before it, it could overwrite what is newer.
         if self._tried is None:
             self._tried, self._later = self._later, None
         entry = self._tried

@@ -11,7 +11,7 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class JobRow:
-    """Figures of one job.
+    """Values of one job, for metrics that have one sample for each job.
 
     Attributes:
         job_id: Its identifier.

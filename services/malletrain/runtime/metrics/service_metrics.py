@@ -35,7 +35,7 @@ class MetricsEndpoint:
     """Serves `GET /metrics` in threads of its own, which end with the process."""
 
     def __init__(self, address: str, registry: CollectorRegistry) -> None:
-        """Serve from now on.
+        """Serves at once.
 
         Args:
             address: HOST:PORT.
@@ -127,8 +127,7 @@ class ServiceMetrics:
     """
 
     def __init__(self, address: str = "", max_jobs: int = 100) -> None:
-        """Begin without any metric.
-
+        """
         Args:
             address: HOST:PORT at which they are served; empty: nowhere.
             max_jobs: Most jobs with metrics of their own.

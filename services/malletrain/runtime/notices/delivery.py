@@ -81,12 +81,13 @@ class WebhookDelivery:
             webhook = read_webhook(self._file, self._field)
         except InvalidInputError as error:
             return NoticeDelivery(NoticeOutcome.TRY_AGAIN, str(error))
-        given = json.dumps({**webhook._asdict(), "body": notice, "seconds": self._seconds})
+        request = json.dumps({**webhook._asdict(), "body": notice, "seconds": self._seconds})
         words = (sys.executable, "-I", str(Path(post.__file__)))
-        status, said = await run_program(words, given, self._seconds, _environment(os.environ), hear=True)
+        status, error_output = await run_program(words, request, self._seconds, _environment(os.environ), hear=True)
         outcomes = {post.DELIVERED: NoticeOutcome.DELIVERED, post.REFUSED: NoticeOutcome.REFUSED}
         return NoticeDelivery(
-            outcomes.get(status, NoticeOutcome.TRY_AGAIN) if status is not None else NoticeOutcome.TRY_AGAIN, said
+            outcomes.get(status, NoticeOutcome.TRY_AGAIN) if status is not None else NoticeOutcome.TRY_AGAIN,
+            error_output,
         )
 
 
@@ -112,22 +113,23 @@ class CommandDelivery:
 
     async def __call__(self, notice: str) -> NoticeDelivery:
         """Run it with a notice on standard input."""
-        status, said = await run_program(self._words, notice, self._seconds, _environment(os.environ), hear=False)
+        status, error_output = await run_program(
+            self._words, notice, self._seconds, _environment(os.environ), hear=False
+        )
         if status == 0:
             return NoticeDelivery(NoticeOutcome.DELIVERED)
-        return NoticeDelivery(NoticeOutcome.TRY_AGAIN, said if status is None else f"exit status {status}")
+        return NoticeDelivery(NoticeOutcome.TRY_AGAIN, error_output if status is None else f"exit status {status}")
 
 
 async def run_program(
-    words: Sequence[str], given: str, seconds: float, environment: Mapping[str, str], *, hear: bool
+    words: Sequence[str], input_text: str, seconds: float, environment: Mapping[str, str], *, hear: bool
 ) -> tuple[int | None, str]:
     """Run a program in a session of its own, which is killed when time is up or the caller is cancelled.
 
     Args:
         words: Program and arguments.
-        given: Its standard input.
+        input_text: Its standard input.
         seconds: How long it may take.
-        environment: Its environment.
         hear: Whether to return the beginning of what it says on standard error; else it can say nothing.
 
     Returns:
@@ -138,7 +140,7 @@ async def run_program(
             words,
             environment,
             folder="/",
-            given=given.encode(),
+            stdin=input_text.encode(),
             hear_output=False,
             hear_errors=hear,
             seconds=seconds,
@@ -147,8 +149,8 @@ async def run_program(
         return None, f"can't be run ({error})"
     try:
         async with asyncio.timeout(seconds):
-            said = await process.stderr.read(_MAX_REASON_BYTES)
-            return await process.wait(), said.decode(errors="replace").strip()
+            error_output = await process.stderr.read(_MAX_REASON_BYTES)
+            return await process.wait(), error_output.decode(errors="replace").strip()
     except TimeoutError:
         return None, f"no end within {seconds:g} s"
     finally:
@@ -160,10 +162,9 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Webhook(NamedTuple):
-    """Where notices are posted.
+    """The address and the secrets of a webhook.
 
     Attributes:
-        url: The URL.
         authorization: Value of the header Authorization; empty: none is sent.
     """
 
@@ -216,7 +217,6 @@ def receivers(settings: ReceiverSettings, section: str) -> dict[str, Deliver]:
     """What delivers notices to each receiver that is set, by its name.
 
     Args:
-        settings: The settings.
         section: Their section, for errors.
 
     Raises:

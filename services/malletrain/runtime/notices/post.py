@@ -18,7 +18,7 @@ _PASSING = frozenset({408, 425, 429})
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would take the secrets elsewhere."""
+    """Follows no redirect: it would take the secrets elsewhere."""
 
     def redirect_request(self, *arguments: Any) -> None:
         """Do not follow it: its status is the answer."""
@@ -55,8 +55,8 @@ def post(url: str, authorization: str, body: str, seconds: float) -> tuple[int, 
 
 def main() -> int:
     """Post what standard input says."""
-    given = json.load(sys.stdin)
-    status, why = post(given["url"], given["authorization"], given["body"], given["seconds"])
+    request = json.load(sys.stdin)
+    status, why = post(request["url"], request["authorization"], request["body"], request["seconds"])
     if why:
         print(why, file=sys.stderr)
     return status

@@ -36,8 +36,7 @@ class PatientExporter(SpanExporter):
     """Leaves a collector that fails alone for a while, longer each time; one warning until it answers again."""
 
     def __init__(self, inner: SpanExporter, collector: str, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Send nothing yet.
-
+        """
         Args:
             inner: Sends spans.
             collector: Its address, for the log.
@@ -70,11 +69,11 @@ class PatientExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Send nothing any more."""
+        """Close the inner exporter; nothing is sent after that."""
         self._inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Nothing waits here."""
+        """Have the inner exporter send what it still has; nothing is queued here."""
         return self._inner.force_flush(timeout_millis)
 
 
@@ -94,8 +93,7 @@ class OtlpTracer:
     enabled = True
 
     def __init__(self, service: str, processor: SpanProcessor, sample_ratio: float) -> None:
-        """Trace from now on.
-
+        """
         Args:
             service: Name of the service.
             processor: Takes the spans.

@@ -63,19 +63,19 @@ class Tracer(Protocol):
 
 
 class NoSpan:
-    """Is not traced."""
+    """A span that is not recorded."""
 
     context: TraceContext | None = None
 
     def note(self, **attributes: Attribute) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def end(self, time: float | None = None, error: str = "") -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 class NoTracer:
-    """Traces nothing."""
+    """The tracer of a service whose settings name no collector: its spans do nothing."""
 
     enabled = False
 
@@ -95,12 +95,12 @@ class NoTracer:
         return self._span
 
     def of(self, service: str) -> Tracer:
-        """This one."""
+        """The same tracer: nothing is traced."""
         del service
         return self
 
     def close(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 def names(some: Iterable[str]) -> list[str]:

@@ -74,10 +74,10 @@ class _AgentStream:
         self._changed.set()
 
     async def responses(self) -> AsyncIterator[pb.RegisterResponse]:
-        told = False
+        has_sent = False
         while not self._ended:
-            if self.told_to_leave and not told:
-                told = True
+            if self.told_to_leave and not has_sent:
+                has_sent = True
                 yield pb.RegisterResponse(leave=pb.LeaveNode())
                 continue
             if self._certificate is not None:
@@ -89,7 +89,7 @@ class _AgentStream:
 
 
 class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
-    """Serves agents, in one event loop."""
+    """Serves the agents that report from nodes, in one event loop."""
 
     def __init__(
         self,
@@ -104,8 +104,7 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         most_clock_seconds: float = math.inf,
         speed_told: SpeedTold = ignore_speed,
     ) -> None:
-        """Begin without agents.
-
+        """
         Args:
             certificate: The Scavenger's certificate file. Agents must have one of the same installation.
             on_change: Called after every change of `present` or `leaving`.
@@ -222,11 +221,11 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         self, request_iterator: AsyncIterator[pb.RegisterRequest], context: Any
     ) -> AsyncIterator[pb.RegisterResponse]:
         """Serve one agent, until it has gone or is lost, or until another one reports from its node."""
-        shown = context.auth_context()
+        auth = context.auth_context()
         request = await anext(aiter(request_iterator), None)
-        entry = self._checked(_introduced(request, context.peer(), peer_node(shown)), request)
+        entry = self._checked(_introduced(request, context.peer(), peer_node(auth)), request)
         self._admit(entry, context.peer())
-        stream = _AgentStream(_renewal_time(peer_certificate(shown)) if entry.name else math.inf)
+        stream = _AgentStream(_renewal_time(peer_certificate(auth)) if entry.name else math.inf)
         # However the call ends, also if it is cancelled while a response waits to be sent.
         context.add_done_callback(lambda _: self._lose(entry, stream))
         self._add(entry, stream)
@@ -249,8 +248,8 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         """The agent, with what its node's clock says against the node."""
         if request is None or entry.unfit or not request.introduction.HasField("time"):
             return entry
-        told = request.introduction.time
-        reason = wrong_clock(told.seconds + told.nanos / 1e9, self._clock.time(), self._most_clock_seconds)
+        agent_time = request.introduction.time
+        reason = wrong_clock(agent_time.seconds + agent_time.nanos / 1e9, self._clock.time(), self._most_clock_seconds)
         return replace(entry, unfit=reason)
 
     def _admit(self, entry: RegisteredAgent, peer: str) -> None:
@@ -275,7 +274,7 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         if entry.certificate is not None:
             self._histories[entry.node] = history.after(entry)
             if certificates is not None and entry.certificate.placeholder is not None:
-                certificates.note(entry.certificate.placeholder)
+                certificates.note_number(entry.certificate.placeholder)
 
     async def keep_certificates(self) -> None:
         """Renew the certificates of agents, and see the end of the one that agents of 0.1 share, until cancelled."""
@@ -407,36 +406,40 @@ def _introduced(request: pb.RegisterRequest | None, peer: str, certificate: Peer
     """
     if request is None or not request.HasField("introduction"):
         raise InvalidInputError("request", "an introduction first", request and request.WhichOneof("request"))
-    told = request.introduction
-    check_node_name(told.node, "introduction.node")
-    if not 0 < told.port <= 65535:
-        raise InvalidInputError("introduction.port", "1 to 65535", told.port)
-    if len(told.placeholder) > _MAX_NAME_LENGTH:
-        raise InvalidInputError("introduction.placeholder", f"at most {_MAX_NAME_LENGTH} characters", told.placeholder)
-    if len(told.version) > _MAX_VERSION_LENGTH:
-        raise InvalidInputError("introduction.version", f"at most {_MAX_VERSION_LENGTH} characters", told.version)
+    introduction = request.introduction
+    check_node_name(introduction.node, "introduction.node")
+    if not 0 < introduction.port <= 65535:
+        raise InvalidInputError("introduction.port", "1 to 65535", introduction.port)
+    if len(introduction.placeholder) > _MAX_NAME_LENGTH:
+        raise InvalidInputError(
+            "introduction.placeholder", f"at most {_MAX_NAME_LENGTH} characters", introduction.placeholder
+        )
+    if len(introduction.version) > _MAX_VERSION_LENGTH:
+        raise InvalidInputError(
+            "introduction.version", f"at most {_MAX_VERSION_LENGTH} characters", introduction.version
+        )
     host = unquote(peer.partition(":")[2].rpartition(":")[0])
-    placeholder = told.placeholder or agent_placeholder_id(told.node)
+    placeholder = introduction.placeholder or agent_placeholder_id(introduction.node)
     return RegisteredAgent(
-        told.node,
-        f"{host}:{told.port}",
+        introduction.node,
+        f"{host}:{introduction.port}",
         placeholder,
-        version=told.version,
+        version=introduction.version,
         certificate=certificate,
-        unfit=told.unfit[:_MAX_UNFIT_LENGTH],
-        speed=_speed_of(told),
+        unfit=introduction.unfit[:_MAX_UNFIT_LENGTH],
+        speed=_speed_of(introduction),
     )
 
 
-def _speed_of(told: pb.AgentIntroduction) -> NodeSpeed | None:
+def _speed_of(introduction: pb.AgentIntroduction) -> NodeSpeed | None:
     """How fast the agent's node is; None: it does not say.
 
     Raises:
         InvalidInputError: the figures can't be times.
     """
-    if not told.HasField("speed"):
+    if not introduction.HasField("speed"):
         return None
-    speed = NodeSpeed(told.speed.hash_seconds, told.speed.copy_seconds)
+    speed = NodeSpeed(introduction.speed.hash_seconds, introduction.speed.copy_seconds)
     if not speed.valid:
         raise InvalidInputError("introduction.speed", f"times above 0, at most {MAX_SECONDS:g} s", tuple(speed))
     return speed
@@ -447,7 +450,6 @@ class RegisteredAgent:
     """An agent that has reported.
 
     Attributes:
-        node: Its node.
         address: HOST:PORT on which it serves supervisors.
         placeholder: The batch job that it runs in.
         workers: How many workers it has.
@@ -472,15 +474,15 @@ class RegisteredAgent:
         return "" if self.certificate is None else self.certificate.name
 
 
-def wrong_clock(told: float, now: float, most_seconds: float) -> str:
+def wrong_clock(agent_seconds: float, now: float, most_seconds: float) -> str:
     """Why no worker must start on a node by its clock; empty: it is right.
 
     Args:
-        told: What the node's clock has said, in seconds since the epoch.
+        agent_seconds: What the node's clock has said, in seconds since the epoch.
         now: What ours says.
         most_seconds: By how much they may differ, the way to us included.
     """
-    ahead = told - now
+    ahead = agent_seconds - now
     if abs(ahead) <= most_seconds:
         return ""
     return f"its clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the head node's"
@@ -500,10 +502,10 @@ class NodeHistory:
 
     def after(self, agent: RegisteredAgent) -> NodeHistory:
         """The history once this agent has reported."""
-        shown = agent.certificate
-        if shown is None:
+        certificate = agent.certificate
+        if certificate is None:
             return self
-        return NodeHistory(max(self.newest, shown.placeholder or 0), has_own=True)
+        return NodeHistory(max(self.newest, certificate.placeholder or 0), has_own=True)
 
 
 UNSEEN = NodeHistory()
@@ -527,18 +529,18 @@ def refusal_of(
         accepts_shared: Whether the certificate that agents of 0.1 share is accepted.
         is_expected: Whether there may be a placeholder on the node that it names.
     """
-    shown, others = agent.certificate, list(present)
-    if shown is None:
+    certificate, others = agent.certificate, list(present)
+    if certificate is None:
         if not accepts_shared:
             return "the certificate names no node, as that which all agents of version 0.1 shared"
         if history.has_own:
             return f"the certificate names no node, and the agents of {agent.node} have one of their own"
-    elif shown.name != node_name(agent.node):
+    elif certificate.name != node_name(agent.node):
         return f"the certificate is that of another node than {agent.node}"
-    elif shown.placeholder is None:
+    elif certificate.placeholder is None:
         if any(other.node == agent.node and _number(other) for other in others):
             return f"the agent of a placeholder is on {agent.node}, and the certificate is of none"
-    elif shown.placeholder < history.newest:
+    elif certificate.placeholder < history.newest:
         return f"the certificate is that of an earlier placeholder on {agent.node}"
     elif not is_expected:
         return f"the certificate is that of a placeholder, and none is on {agent.node}"

@@ -22,7 +22,6 @@ class BatchClient(Protocol):
         """Submit a placeholder for a whole node.
 
         Args:
-            node: The node.
             seconds: Time limit.
             facts: What the node has, all of which the placeholder asks for.
 
@@ -99,7 +98,6 @@ class AgentCommand:
         """The command for a node, which everybody may read.
 
         Args:
-            node: The node.
             source: Where the agent gets its certificate: `stdin` or `pbs-script`.
             limit_seconds: Time limit of the placeholder.
         """

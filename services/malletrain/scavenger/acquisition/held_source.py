@@ -64,8 +64,7 @@ class HeldSource:
         watched_only: bool = False,
         validate: bool = False,
     ) -> None:
-        """Hold nothing yet.
-
+        """
         Args:
             inner: Tells which nodes are idle. It knows the nodes that the controller holds.
             registry: Where agents report.
@@ -153,7 +152,7 @@ class HeldSource:
         crew.start(self._follow_inner(), "observations of the scheduler")
         crew.start(self._controller.run(), "placeholders")
         crew.start(self._demand.follow(), "demand")
-        crew.start(self._certificates.keep(), "certificates")
+        crew.start(self._certificates.keep_renewed(), "certificates")
         crew.start(self._registry.keep_certificates(), "certificates of agents")
         try:
             await self._wait_for_earlier_agents(crew)

@@ -20,11 +20,10 @@ _MILLISECONDS = 1000
 
 
 class NodeCertificates:
-    """Issues certificates by the installation's CA. Safe in any thread."""
+    """Issues certificates of nodes by the installation's CA. Safe in any thread."""
 
     def __init__(self, state_dir: Path, clock: Clock, lifespan_seconds: float, pending_seconds: float) -> None:
-        """Issue none yet.
-
+        """
         Args:
             state_dir: State folder of the installation.
             clock: Wall clock.
@@ -55,7 +54,7 @@ class NodeCertificates:
         """Another one for the same node and placeholder. Otherwise as `issue`."""
         return self._issue(node, placeholder, self._lifespan)
 
-    def note(self, placeholder: int) -> None:
+    def note_number(self, placeholder: int) -> None:
         """A placeholder with this number has been seen: the next one has a higher number."""
         self._newest = max(self._newest, placeholder)
 

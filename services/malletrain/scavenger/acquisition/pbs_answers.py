@@ -43,7 +43,6 @@ class PbsMark:
 
     Attributes:
         user: Its owner.
-        queue: Its queue.
         name: Its job name.
         installation: What its agent was given as `--installation`.
     """
@@ -131,7 +130,7 @@ def _number(value: object) -> int | None:
 
 
 def _arguments(job: Mapping[str, Any]) -> list[str]:
-    """Those of its program."""
+    """The arguments of the job's program."""
     return _TAG.sub(" ", str(job.get("argument_list", ""))).split()
 
 
@@ -144,7 +143,7 @@ def _node(job: Mapping[str, Any]) -> str:
     requested = _REQUESTED.search(str(resources.get("select", ""))) if isinstance(resources, dict) else None
     if requested:
         pairs = itertools.pairwise(_arguments(job))
-        told = next((name for option, name in pairs if option == "--node"), "")
-        return told if node_of_unit(told) == requested[1] else requested[1]
+        node_option = next((name for option, name in pairs if option == "--node"), "")
+        return node_option if node_of_unit(node_option) == requested[1] else requested[1]
     running = _HOST.match(str(job.get("exec_host", "")))
     return running[1] if running else ""

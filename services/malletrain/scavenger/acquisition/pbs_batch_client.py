@@ -68,7 +68,7 @@ class PbsBatchClient:
         The whole host is asked for, also where it has several vnodes. A single GPU comes with CPUs and memory, and its
         agent reports the host as unfit if PBS does not say which GPU it is: others would be used by main jobs.
         """
-        chunk, place = self._wanted(node, facts)
+        chunk, place = self._resources_of(node, facts)
         of_gpu = ["--one-gpu", "--nice", f"{self.nice}"] if self.by_gpu else []
         program, *arguments = [*self.agent.on(node, "pbs-script", int(seconds)), *of_gpu]
         attributes = (f"executable={program}", f"argument_list={''.join(map(argument_element, arguments))}")
@@ -97,7 +97,7 @@ class PbsBatchClient:
                 ends[identifier] = end
         return ends
 
-    def _wanted(self, node: str, facts: NodeFacts) -> tuple[str, str]:
+    def _resources_of(self, node: str, facts: NodeFacts) -> tuple[str, str]:
         """What is held: a chunk of one host, and how it is placed."""
         memory = f"{facts.memory_mib}mb" if self.by_gpu and facts.memory_mib else ""
         amounts = {"ncpus": facts.cpus, "ngpus": facts.gpus, "mem": memory}

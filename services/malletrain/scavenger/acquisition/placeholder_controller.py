@@ -45,7 +45,7 @@ class PlaceholderController:
         demands: Callable[[], Mapping[NodeNeeds, int]] = dict,
         validate: bool = False,
     ) -> None:
-        """Hold nothing yet.
+        """Nothing happens before `run`.
 
         Args:
             scheduler: Name of the source, e.g. "slurm".

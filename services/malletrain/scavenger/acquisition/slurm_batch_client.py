@@ -97,7 +97,7 @@ class SlurmBatchClient:
         answer = await self.run(
             [
                 *("sbatch", "--parsable", f"--partition={self.partition}", "--nodes=1"),
-                *("--no-requeue", f"--time={minutes}", f"--job-name={self.name}", *self._wanted(node, facts)),
+                *("--no-requeue", f"--time={minutes}", f"--job-name={self.name}", *self._options_of(node, facts)),
                 *(f"--output={self.log}", "--open-mode=append", *self.options),
                 f"--comment={self._mark}" + (f":{node}" if self.by_gpu else ""),
             ],
@@ -137,7 +137,7 @@ class SlurmBatchClient:
         if ours := [identifier for identifier in identifiers if identifier in listed]:
             await self.run(["scancel", *self._ours, *ours], self.timeout_seconds)
 
-    def _wanted(self, node: str, facts: NodeFacts) -> list[str]:
+    def _options_of(self, node: str, facts: NodeFacts) -> list[str]:
         """Options of sbatch for what is held."""
         if not self.by_gpu:
             gpus = [f"--gres=gpu:{facts.gpus}"] if facts.gpus else []

@@ -32,7 +32,7 @@ class DrainSet:
     """The drained nodes.
 
     Attributes:
-        everything: Set while all nodes are drained, those that nobody knows yet included.
+        everything: Set while all nodes are drained, unknown ones included.
         nodes: Drained nodes, by name, whether all nodes are drained or not.
     """
 

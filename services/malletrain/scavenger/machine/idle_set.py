@@ -74,8 +74,7 @@ class IdleSet:
         cooldowns: Mapping[str, float] | None = None,
         drains: DrainSet | None = None,
     ) -> None:
-        """Begin without nodes.
-
+        """
         Args:
             debounce_seconds: How long a node must be idle before it counts, at least 0.
             order: Names in the order in which `members` lists them. Other names follow in order of appearance.
@@ -214,6 +213,7 @@ class IdleSet:
 
     def _has_left(self, name: str, since: float) -> bool:
         out = name not in self._idle or name in self._cooldowns or name in self.drains
+        # Its fragment began later than was known: it was in use between two observations, and its processes are gone.
         return out or self._idle[name] > since
 
     def _in_order(self, nodes: Mapping[str, float]) -> tuple[IdleNode, ...]:

@@ -60,7 +60,7 @@ class ScavengerMachine:
 
     @property
     def drains(self) -> DrainSet:
-        """What is drained."""
+        """What operators have taken out of use."""
         return self.idle.drains
 
     def may_be_in_use(self, name: str) -> bool:
@@ -71,7 +71,6 @@ class ScavengerMachine:
         """How long a node that counts as idle is expected to stay so, in seconds, as of the last `StaysRequested`.
 
         Args:
-            node: The node.
             now: Seconds since the epoch.
         """
         end = self.newest.ends.get(node.name)
@@ -145,6 +144,7 @@ class ScavengerMachine:
     def _announce(
         self, event: IdleEvent, unix_seconds: float, cause: str, now: float, *, even_empty: bool = False
     ) -> Effects:
+        # The end of a trace is announced even if no node moves: followers have nothing more to wait for.
         if not (event or even_empty):
             return ()
         self._learn(now)

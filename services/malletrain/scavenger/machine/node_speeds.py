@@ -46,7 +46,6 @@ class SlowByMeasure(NamedTuple):
     """A node that is slower than its pool.
 
     Attributes:
-        name: Its name.
         what: What is slow there: "core" or "memory".
         share: How much longer it takes than the pool's median, relative to that.
     """
@@ -67,7 +66,7 @@ class NodeSpeeds:
     share: float = 0.2
     _kept: dict[str, tuple[NodeSpeed, ...]] = field(default_factory=dict)
 
-    def take(self, name: str, speed: NodeSpeed) -> bool:
+    def take_measure(self, name: str, speed: NodeSpeed) -> bool:
         """Take in a measure; whether it is news: an agent that connects again tells the same one."""
         before = self._kept.get(name, ())
         if not speed.valid or speed in before:
@@ -85,9 +84,9 @@ class NodeSpeeds:
             pool_of: The pool of a node; None: there is no such node any more.
         """
         pools: dict[str, dict[str, NodeSpeed]] = {}
-        for name, kept in self._kept.items():
-            if len(kept) == _KEPT and (pool := pool_of(name)) is not None:
-                pools.setdefault(pool, {})[name] = NodeSpeed(*map(median, zip(*kept, strict=True)))
+        for name, measured in self._kept.items():
+            if len(measured) == _KEPT and (pool := pool_of(name)) is not None:
+                pools.setdefault(pool, {})[name] = NodeSpeed(*map(median, zip(*measured, strict=True)))
         slow_nodes = [slow for speeds in pools.values() if len(speeds) >= _MIN_NODES for slow in self._slow_in(speeds)]
         return sorted(slow_nodes)
 
@@ -103,15 +102,15 @@ class NodeSpeeds:
 
     def to_json(self) -> dict[str, Any]:
         """What is stored."""
-        return {name: [list(speed) for speed in kept] for name, kept in self._kept.items()}
+        return {name: [list(speed) for speed in speeds] for name, speeds in self._kept.items()}
 
 
 def read_speeds(stored: Mapping[str, Any], share: float) -> NodeSpeeds:
     """What was stored; entries that can't be used are left out."""
     speeds = NodeSpeeds(share)
-    for name, kept in stored.items():
-        for entry in kept if isinstance(kept, list) else ():
+    for name, entries in stored.items():
+        for entry in entries if isinstance(entries, list) else ():
             match entry:
                 case [float() | int() as hashing, float() | int() as copying]:
-                    speeds.take(name, NodeSpeed(float(hashing), float(copying)))
+                    speeds.take_measure(name, NodeSpeed(float(hashing), float(copying)))
     return speeds

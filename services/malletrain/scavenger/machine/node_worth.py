@@ -21,7 +21,7 @@ MAX_DEMANDS = 20
 
 @dataclass(frozen=True)
 class NodeWorth:
-    """What there is work for.
+    """Which nodes there is work for, by the kinds of nodes that jobs need.
 
     Attributes:
         demands: How many nodes jobs want, by what they need of each.

@@ -11,7 +11,7 @@ from malletrain.model.topology import GroupPath
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node is.
+    """What is known of a node besides whether it is idle.
 
     Attributes:
         pool: Its partition, or the name that the operator gave to these nodes; empty: there is only one pool.

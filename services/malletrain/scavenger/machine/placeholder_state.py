@@ -169,6 +169,7 @@ class PlaceholderState:
         if entry is None or entry.reported:
             return self
         if not end.failed:
+            # It did not fail: the scheduler has taken its node for a main job.
             return replace(self.ended(identifier, now), preempted_at=now)
         error = f"{identifier} ended before its agent had reported: {end.reason}"
         return self.ended(identifier, now)._failed(entry.node, error, entry.since, now, policy)
@@ -181,6 +182,7 @@ class PlaceholderState:
         if known.phase is PlaceholderPhase.ENDING or (known.reported and known.phase is PlaceholderPhase.RUNNING):
             return self
         entry = replace(known, node=node, phase=PlaceholderPhase.RUNNING, reported=True, blocked="")
+        # A start shows that this node works, and that the scheduler starts placeholders at all.
         failures = {name: count for name, count in self.node_failures.items() if name != node}
         state = replace(self, node_failures=failures, backoff=self.backoff.succeeded(known.since))
         return state._with(entry, f"{identifier}: agent reported", now)
@@ -197,6 +199,7 @@ class PlaceholderState:
         known = self.placeholders.get(identifier)
         if known is None or known.phase is PlaceholderPhase.ENDING:
             return self
+        # Its own time limit says nothing of the main queue: there is no need to hold back, as after a preemption.
         if now >= known.ends_at - policy.margin_seconds:
             return self.cancelled(identifier, now, "time limit")
         return replace(self.cancelled(identifier, now, "node wanted back"), preempted_at=now)
@@ -262,13 +265,13 @@ class PlaceholderState:
         Returns:
             The state in which the cancelled ones are marked, and what is to be done.
         """
-        kept = {node: until for node, until in self.avoided_until.items() if until > now}
+        still_avoided = {node: until for node, until in self.avoided_until.items() if until > now}
         useless = frozenset[str]()
         if worth is not None:
             # Nodes on which work runs first: there is work for them.
             useless = worth.useless(sorted(self.active_nodes, key=lambda node: (node in self.idle_since, node)))
         wanted += len(useless)
-        state, cancel = replace(self, avoided_until=kept)._decide_cancellations(
+        state, cancel = replace(self, avoided_until=still_avoided)._decide_cancellations(
             usable, wanted, policy, now, unwanted, useless
         )
         free = [
@@ -292,6 +295,7 @@ class PlaceholderState:
 
     def room(self, wanted: int, policy: PlaceholderPolicy, now: float) -> int:
         """How many placeholders may be submitted; 0 or less: none."""
+        # The main queue has just wanted a node back: it may want more, and each that is held then delays it.
         if now - self.preempted_at < policy.calm_seconds:
             return 0
         pending = len(self.in_phase(PlaceholderPhase.PENDING))
@@ -333,6 +337,7 @@ class PlaceholderState:
         for entry in late:
             state = state._not_started(entry, policy, now, still_idle=entry.node in usable)
         for entry in silent:
+            # One whose agent was there has started well. It is ended all the same, but held against no node.
             if not (entry.reported or entry.adopted):
                 error = f"{entry.id} runs, but its agent has not reported within {_SILENT_SECONDS:g} s"
                 state = state._failed(entry.node, error, entry.since, now, policy)

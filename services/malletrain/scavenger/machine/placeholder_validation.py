@@ -130,9 +130,9 @@ def _validate_number(
     node = actions.submit[0][0]
     if now - before.preempted_at < policy.calm_seconds:
         raise _broken(before, node, "a placeholder is submitted just after the scheduler took a node back")
-    kept = [entry for entry in before.placeholders.values() if entry.id not in actions.cancel]
-    pending = sum(entry.phase is PlaceholderPhase.PENDING for entry in kept)
-    running = sum(entry.phase is PlaceholderPhase.RUNNING for entry in kept)
+    remaining = [entry for entry in before.placeholders.values() if entry.id not in actions.cancel]
+    pending = sum(entry.phase is PlaceholderPhase.PENDING for entry in remaining)
+    running = sum(entry.phase is PlaceholderPhase.RUNNING for entry in remaining)
     if pending + running + count > wanted:
         raise _broken(before, node, f"{pending + running + count} placeholders are held or wait, {wanted} are wanted")
     if pending + count > policy.most_pending:

@@ -14,7 +14,7 @@ from malletrain.scavenger.machine.submission_backoff import BackoffPolicy
 
 
 class PlaceholderPhase(StrEnum):
-    """Where a placeholder stands."""
+    """How far a placeholder is: it waits in the queue, its job runs, or it is being ended."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -51,7 +51,7 @@ class EndedPlaceholder:
 
 @dataclass(frozen=True)
 class Placeholder:
-    """One of our batch jobs. Times are seconds since the epoch.
+    """One of our batch jobs that hold nodes. Times are seconds since the epoch.
 
     Attributes:
         id: The scheduler's identifier.
@@ -120,7 +120,7 @@ class PlaceholderPolicy:
 
 @dataclass(frozen=True)
 class PlaceholderActions:
-    """What is to be done.
+    """Which placeholders are to be submitted and cancelled.
 
     Attributes:
         submit: Node and time limit in seconds of each placeholder to submit.

@@ -151,11 +151,14 @@ class Quarantine:
         }
 
     def _forget(self, now: float) -> None:
-        kept = self.policy.half_life_seconds
+        # The number of failed checks outlives the quarantine: a node that fails again soon stays out longer.
+        half_life = self.policy.half_life_seconds
         self._records = {
             name: record
             for name, record in self._records.items()
-            if record.until > now or record.score_at(now, kept) > 0.05 or (record.checks and record.until + kept > now)
+            if record.until > now
+            or record.score_at(now, half_life) > 0.05
+            or (record.checks and record.until + half_life > now)
         }
 
 

@@ -10,7 +10,7 @@ from malletrain.scavenger.machine.stimuli import Due, StaysRequested, Stimulus
 
 
 class RecordedScavenger(RecordedMachine[ScavengerMachine, Stimulus, Effects]):
-    """The Scavenger's machine."""
+    """How the flight recorder runs and checks the Scavenger's machine."""
 
     service = "scavenger"
     file_prefix = "scavenger-stimuli"
@@ -18,7 +18,7 @@ class RecordedScavenger(RecordedMachine[ScavengerMachine, Stimulus, Effects]):
     stimulus_types = typing.get_args(Stimulus)
 
     def advance(self, state: ScavengerMachine, stimulus: Stimulus, now: Moment) -> Effects:
-        """Tell the machine."""
+        """Have the machine handle a stimulus; its state changes in place."""
         return state.advance(stimulus, now)
 
     def check(self, before: ScavengerMachine, result: Effects) -> None:

@@ -15,7 +15,6 @@ class CalledSlow(NamedTuple):
     """A node that jobs call slow.
 
     Attributes:
-        name: Its name.
         share: How much slower its workers are than the others of their jobs, by the job that says the most.
         owners: Of how many owners jobs say so.
         job_id: A job that says so.
@@ -31,7 +30,6 @@ class NodeSlowness(NamedTuple):
     """A node that is called slow.
 
     Attributes:
-        name: Its name.
         counts: Whether it counts as slow, or is only told.
         reason: Who says so, for people.
     """
@@ -59,4 +57,4 @@ def judged(called: Collection[CalledSlow], measured: Iterable[SlowByMeasure] = (
             f"its workers take {node.share:.0%} longer than the others of their jobs, "
             f"by jobs of {node.owners} {'owner' if node.owners == 1 else 'owners'} ({node.job_id})"
         )
-    return tuple(NodeSlowness(name, name in counts, "; ".join(said)) for name, said in sorted(reasons.items()))
+    return tuple(NodeSlowness(name, name in counts, "; ".join(texts)) for name, texts in sorted(reasons.items()))

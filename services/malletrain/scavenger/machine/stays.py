@@ -60,7 +60,7 @@ class LearnedStay:
         self._fitted_at = float("-inf")
         self._new = 0
 
-    def ended(self, length: float) -> None:
+    def learn(self, length: float) -> None:
         """Learn from a fragment that lasted `length` seconds."""
         if length > 0:
             if len(self._lengths) == KEPT_FRAGMENTS:
@@ -136,7 +136,7 @@ class StayEstimator:
         changed = [(name, since) for name, since in self._idle.items() if newest(name) != since]
         for name, since in changed:
             if name not in idle or idle[name] > since:
-                self.current.ended(min(time, idle.get(name, time)) - since)
+                self.current.learn(min(time, idle.get(name, time)) - since)
         self._idle = dict(idle)
 
     def move_times(self, seconds: float) -> None:
@@ -161,10 +161,9 @@ class StayEstimator:
 
 @dataclass(frozen=True, slots=True)
 class StayingNode:
-    """An idle node.
+    """An idle node with the times from which its expected stay follows.
 
     Attributes:
-        name: Its name.
         since: When its fragment began, in seconds since the epoch.
         until: When its idleness ends at the latest, in seconds since the epoch; None where that is not known.
         facts: What it is.
@@ -201,8 +200,7 @@ class StayChanges:
     """Numbers the changes of idle nodes: ten thousand are compared in some milliseconds, and few are ever told."""
 
     def __init__(self, life: str) -> None:
-        """Begin without nodes.
-
+        """
         Args:
             life: Names this life of the service: tokens of earlier ones are not known.
         """

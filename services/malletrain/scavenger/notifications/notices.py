@@ -27,7 +27,7 @@ class NodeNoticeKind(StrEnum):
 
 
 class NodeNotice(NamedTuple):
-    """Something to tell of a node.
+    """One event of a node that receivers are told.
 
     Attributes:
         node: Its name.
@@ -63,7 +63,7 @@ class NodeNoticeQueue:
         self._sequence = _whole(stored.get("sequence"))
         self._left_out = _whole(stored.get("left_out"))
         self._pending = dict(list(_read_pending(stored.get("pending")))[:MAX_PENDING])
-        self._told = dict(list(_read_told(stored.get("told")))[:MAX_TOLD])
+        self._sent_at = dict(list(_read_sent_times(stored.get("told")))[:MAX_TOLD])
 
     def __len__(self) -> int:
         """How many notices wait."""
@@ -74,7 +74,7 @@ class NodeNoticeQueue:
         """How many notices found no room since the last delivery."""
         return self._left_out
 
-    def note(self, notice: NodeNotice) -> bool:
+    def add_notice(self, notice: NodeNotice) -> bool:
         """Take up something to tell, unless it was told lately or is not to be told.
 
         Returns:
@@ -83,19 +83,19 @@ class NodeNoticeQueue:
         if notice.kind not in self._kinds:
             return False
         key = (notice.node, notice.kind)
-        told = self._told.get(key)
+        told_at = self._sent_at.get(key)
         # The clock may have been set back: what was told in the future was told long ago.
-        if told is not None and abs(notice.unix_seconds - told) < self._repeat_seconds:
+        if told_at is not None and abs(notice.unix_seconds - told_at) < self._repeat_seconds:
             return False
         if len(self._pending) >= MAX_PENDING:
             self._left_out += 1
             return True
         self._sequence += 1
         self._pending[self._sequence] = notice._replace(reason=notice.reason[:_MAX_REASON_LENGTH])
-        self._told.pop(key, None)
-        self._told[key] = notice.unix_seconds
-        while len(self._told) > MAX_TOLD:
-            del self._told[next(iter(self._told))]
+        self._sent_at.pop(key, None)
+        self._sent_at[key] = notice.unix_seconds
+        while len(self._sent_at) > MAX_TOLD:
+            del self._sent_at[next(iter(self._sent_at))]
         return True
 
     def batch(self) -> tuple[tuple[int, ...], str]:
@@ -117,7 +117,6 @@ class NodeNoticeQueue:
         """Notices were told, or are given up.
 
         Args:
-            numbers: Their numbers.
             left_out: How many the receiver knows of that found no room.
         """
         for number in numbers:
@@ -130,7 +129,7 @@ class NodeNoticeQueue:
             "sequence": self._sequence,
             "left_out": self._left_out,
             "pending": {str(number): list(notice) for number, notice in self._pending.items()},
-            "told": [[node, kind.value, told] for (node, kind), told in self._told.items()],
+            "told": [[node, kind.value, told_at] for (node, kind), told_at in self._sent_at.items()],
         }
 
 
@@ -165,12 +164,12 @@ def _read_pending(stored: object) -> list[tuple[int, NodeNotice]]:
     return read
 
 
-def _read_told(stored: object) -> list[tuple[tuple[str, NodeNoticeKind], float]]:
+def _read_sent_times(stored: object) -> list[tuple[tuple[str, NodeNoticeKind], float]]:
     read = []
     for row in stored if isinstance(stored, list) else ():
         try:
-            node, kind, told = row
-            read.append(((str(node), NodeNoticeKind(kind)), float(told)))
+            node, kind, told_at = row
+            read.append(((str(node), NodeNoticeKind(kind)), float(told_at)))
         except (TypeError, ValueError, OverflowError):
             continue
     return read

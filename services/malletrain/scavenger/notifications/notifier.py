@@ -64,7 +64,7 @@ class NodeNotifier:
         node, reason, by = noted.failure
         now = self._clock.time()
         kind = NodeNoticeKind.CHECK_FAILED if noted.is_check else NodeNoticeKind.QUARANTINED
-        self._note(NodeNotice(node, kind, _said(reason, by), now, now + noted.seconds))
+        self._note(NodeNotice(node, kind, _reason_text(reason, by), now, now + noted.seconds))
 
     def note_slow(self, nodes: Sequence[NodeSlowness]) -> None:
         """These nodes are called slow."""
@@ -81,11 +81,11 @@ class NodeNotifier:
         """
         for name, record in quarantined.items():
             kind = NodeNoticeKind.CHECK_FAILED if is_check(record.by) else NodeNoticeKind.QUARANTINED
-            self._note(NodeNotice(name, kind, _said(record.reason, record.by), self._clock.time(), record.until))
+            self._note(NodeNotice(name, kind, _reason_text(record.reason, record.by), self._clock.time(), record.until))
 
     def _note(self, notice: NodeNotice) -> None:
         for receiver in self._receivers:
-            if receiver.queue.note(notice):
+            if receiver.queue.add_notice(notice):
                 receiver.wanted.set()
 
     async def run(self) -> None:
@@ -111,8 +111,8 @@ class NodeNotifier:
                 left_out = queue.left_out
                 numbers, content = queue.batch()
                 log = self._log.bind(receiver=receiver.name, notices=len(numbers), left_out=left_out)
-                told = await send(content, receiver.deliver, settings, self._clock, log)
-                queue.done(numbers, left_out if told else 0)
+                delivered = await send(content, receiver.deliver, settings, self._clock, log)
+                queue.done(numbers, left_out if delivered else 0)
                 self._store()
 
     def _store(self) -> None:
@@ -120,7 +120,7 @@ class NodeNotifier:
         self._state_file.try_write(NODE_NOTICES, content)
 
 
-def _said(reason: str, by: str) -> str:
+def _reason_text(reason: str, by: str) -> str:
     return f"{reason} ({by})" if by else reason
 
 

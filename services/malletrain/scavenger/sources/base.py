@@ -16,7 +16,7 @@ class SourceError(MalleTrainError):
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """How one kind of query to a scheduler fares.
+    """Counts and times of one kind of query to a scheduler.
 
     Attributes:
         source: Name of the source, e.g. "slurm".
@@ -41,7 +41,7 @@ class QueryStatus:
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderStatus:
-    """How the placeholders of a source fare.
+    """State of the placeholders of a source, for operators.
 
     Attributes:
         source: Name of the source, e.g. "slurm".
@@ -68,7 +68,7 @@ class PlaceholderStatus:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """How a source fares.
+    """Whether a source works, for operators.
 
     Attributes:
         queries: Each kind of query to a scheduler; empty for a source without a scheduler.

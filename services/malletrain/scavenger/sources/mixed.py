@@ -24,7 +24,7 @@ class MixedSource:
         return list(dict.fromkeys(name for source in self._sources for name in source.order()))
 
     def past_lengths(self) -> Sequence[float]:
-        """Of all sources."""
+        """The lengths of all sources, one source after the other."""
         return [length for source in self._sources for length in source.past_lengths()]
 
     def status(self) -> SourceStatus:
@@ -127,8 +127,8 @@ def merge(observations: Sequence[Observation], source_count: int) -> Observation
 
 def _earliest(times: Iterable[Mapping[str, float]]) -> dict[str, float]:
     earliest: dict[str, float] = {}
-    for told in times:
-        for name, at in told.items():
+    for node_times in times:
+        for name, at in node_times.items():
             earliest[name] = min(earliest.get(name, at), at)
     return earliest
 

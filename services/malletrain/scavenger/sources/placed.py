@@ -23,7 +23,7 @@ class PlacedSource:
     def __init__(self, inner: NodeSource, paths: Mapping[str, GroupPath]) -> None:
         self._inner = inner
         self._paths = dict(paths)
-        self._told = False
+        self._logged = False
         self._log = structlog.get_logger(__name__)
 
     def order(self) -> Sequence[str]:
@@ -49,9 +49,9 @@ class PlacedSource:
 
     def _tell_unknown(self, known: frozenset[str]) -> None:
         """Log once which nodes the settings name that the source does not know."""
-        if self._told or not known:
+        if self._logged or not known:
             return
-        self._told = True
+        self._logged = True
         if unknown := sorted(self._paths.keys() - set(map(node_of_unit, known))):
             self._log.warning(
                 "scavenger.topology names nodes that the source does not know",

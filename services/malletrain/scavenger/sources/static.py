@@ -35,10 +35,10 @@ class StaticSource:
         return SourceStatus()
 
     def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
-        """Nothing is held."""
+        """Does nothing: this source holds no nodes."""
 
     def move_times(self, seconds: float) -> None:
-        """Nothing is kept."""
+        """Does nothing: this source keeps no times."""
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: no process and no file is open."""

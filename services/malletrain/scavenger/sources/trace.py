@@ -35,8 +35,7 @@ class TraceSource:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare a replay.
-
+        """
         Args:
             trace: What is replayed, from its second 0 to its duration.
             clock: Wall clock.
@@ -106,7 +105,7 @@ class TraceSource:
         return SourceStatus()
 
     def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
-        """Nothing is held."""
+        """Does nothing: this source holds no nodes."""
 
     def move_times(self, seconds: float) -> None:
         """Go on at the same second of the trace."""
@@ -123,10 +122,10 @@ class TraceSource:
         return self._origin + second / self._speed
 
     async def _sleep_until(self, second: float) -> None:
-        while (left := self._left(second)) > 0:
+        while (left := self._seconds_until(second)) > 0:
             await self._sleep(min(left, _MAX_SLEEP_SECONDS))
 
-    def _left(self, second: float) -> float:
+    def _seconds_until(self, second: float) -> float:
         now = self._clock.time()  # which may move the origin
         return self._wall(second) - now
 

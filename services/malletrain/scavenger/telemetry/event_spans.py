@@ -23,11 +23,10 @@ class EventSpans:
         """Trace from now on."""
         self._tracer = tracer
 
-    def observed(self, event: IdleEvent, time: float, status: SourceStatus, now: float) -> Span:
+    def begin_observed(self, event: IdleEvent, time: float, status: SourceStatus, now: float) -> Span:
         """An event that follows from what a source says; begins when its newest query was sent, where it sends any.
 
         Args:
-            event: The event.
             time: When the source said so, in seconds since the epoch.
             status: How the queries of the source fare.
             now: The time, in seconds since the epoch.
@@ -37,23 +36,22 @@ class EventSpans:
         newest = min(status.queries, key=lambda query: query.age_seconds, default=None)
         if newest is None or now - newest.age_seconds < time - _ANSWER_LAG_SECONDS:
             begin = time if time <= now <= time + _MAX_LAG_SECONDS else now
-            return self.changed(event, "source", now, start=begin)
+            return self.begin_caused(event, "source", now, start=begin)
         answered = now - newest.age_seconds
         sent = answered - newest.seconds
-        span = self.changed(event, "source", now, start=sent)
+        span = self.begin_caused(event, "source", now, start=sent)
         query = self._tracer.begin(
             "scavenger.query", span.context, start=sent, query=newest.query, source=newest.source
         )
         query.end(answered)
         return span
 
-    def changed(
+    def begin_caused(
         self, event: IdleEvent, cause: str, now: float, parent: TraceContext | None = None, start: float | None = None
     ) -> Span:
         """An event of another cause.
 
         Args:
-            event: The event.
             cause: What led to it, in one word.
             now: The time, in seconds since the epoch.
             parent: What it is part of; None: nothing.

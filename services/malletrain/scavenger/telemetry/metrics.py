@@ -31,7 +31,7 @@ def ignore_time(step: str, seconds: float) -> None:
 
 @dataclass(frozen=True)
 class Gauges:
-    """Present values.
+    """Values of the gauges at a scrape.
 
     Attributes:
         source: How queries and placeholders fare.
@@ -95,7 +95,7 @@ class ScavengerMetrics:
         """A node has failed the check before its first worker."""
         self._unfit.inc()
 
-    def changed(self, event: IdleEvent) -> None:
+    def note_change(self, event: IdleEvent) -> None:
         """The idle set has changed."""
         self._joined.inc(len(event.joined))
         self._left.inc(len(event.left))

@@ -107,7 +107,6 @@ class DarshanRequests:
     """A workload with requests from Darshan, and what became of the records.
 
     Attributes:
-        workload: The workload.
         asking: Jobs that ask for burst buffer by their records.
         small: Jobs that moved less than a GB, and ask for none.
         unknown: Jobs of records that the workload does not have.
@@ -135,7 +134,7 @@ def with_requests(
         InvalidInputError: a job moved more than the burst buffer of the machine, and is not to be left out; or no job
             is left.
     """
-    kept, asking, small, too_large = [], 0, 0, 0
+    jobs, asking, small, too_large = [], 0, 0, 0
     for job in workload.jobs:
         amount = moved.get(job.number)
         if amount is not None:
@@ -146,9 +145,9 @@ def with_requests(
             raise InvalidInputError(f"--darshan: job {job.number}: {excess[0]}", excess[1], excess[2])
         too_large += bool(excess)
         asking += not excess and amount is not None and amount >= GB
-        kept += [] if excess else [job]
+        jobs += [] if excess else [job]
     known = {job.number for job in workload.jobs}
-    if not kept:
+    if not jobs:
         raise InvalidInputError("--darshan", "at least one job that fits on the machine")
     unknown = sum(number not in known for number in moved)
-    return DarshanRequests(replace(workload, jobs=tuple(kept)), asking, small, unknown, too_large)
+    return DarshanRequests(replace(workload, jobs=tuple(jobs)), asking, small, unknown, too_large)

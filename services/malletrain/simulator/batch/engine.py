@@ -37,9 +37,9 @@ class FreeNodes:
         self._starts = [0]
         self._stops = [nodes]
 
-    def take(self, count: int) -> tuple[range, ...]:
+    def take_nodes(self, count: int) -> tuple[range, ...]:
         """Take the lowest free nodes; `count` is at most `self.count`."""
-        taken = []
+        nodes = []
         missing = count
         used_up = 0
         while missing:
@@ -48,11 +48,11 @@ class FreeNodes:
                 stop = self._starts[used_up] = start + missing
             else:
                 used_up += 1
-            taken.append(range(start, stop))
+            nodes.append(range(start, stop))
             missing -= stop - start
         del self._starts[:used_up], self._stops[:used_up]
         self.count -= count
-        return tuple(taken)
+        return tuple(nodes)
 
     def give_back(self, ranges: tuple[range, ...]) -> None:
         """Free nodes that were taken."""
@@ -323,5 +323,5 @@ class _Simulation(BatchSimulation):
         index = self._waiting.job_at(position)
         self._waiting.remove(position)
         job = self._jobs[index]
-        self._begin(index, self._free.take(job.nodes))
+        self._begin(index, self._free.take_nodes(job.nodes))
         self._expected.add(self._now_s + job.estimate_s, job.nodes)

@@ -250,7 +250,6 @@ def derive(workload: BatchWorkload, recipe: WorkloadRecipe, seed: int, originals
 
     Args:
         workload: Jobs and machine, which must have burst buffer.
-        recipe: The recipe.
         seed: Of the random numbers.
         originals: Requests in GB to draw from in place of the log's own; empty: the log's own.
 

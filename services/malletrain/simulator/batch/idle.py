@@ -94,8 +94,8 @@ def idle_trace(schedule: Schedule, *, window: Window = Window.SUBMITS, min_idle_
     idle_from = np.concatenate([gap[1] for gap in gaps]) - begin_s
     idle_until = np.concatenate([gap[2] for gap in gaps]) - begin_s
     # Also with a minimum of 0: a gap that is rounded to 0 is not a fragment.
-    kept = (idle_until > idle_from) & (idle_until - idle_from >= min_idle_s)
-    order = np.flatnonzero(kept)[np.lexsort((node[kept], idle_from[kept]))]
+    long_enough = (idle_until > idle_from) & (idle_until - idle_from >= min_idle_s)
+    order = np.flatnonzero(long_enough)[np.lexsort((node[long_enough], idle_from[long_enough]))]
     names = node_names(schedule.nodes)
     columns = (node[order].tolist(), idle_from[order].tolist(), idle_until[order].tolist())
     fragments = tuple(Fragment(names[index], start, end) for index, start, end in zip(*columns, strict=True))

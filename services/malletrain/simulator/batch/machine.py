@@ -130,7 +130,7 @@ class Requesting(Protocol):
 
     @property
     def nodes(self) -> int:
-        """Nodes."""
+        """How many nodes it asks for."""
 
     @property
     def burst_buffer_gb(self) -> int:

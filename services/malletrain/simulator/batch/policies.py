@@ -118,7 +118,6 @@ class BatchPolicy:
     """A policy of the batch scheduler.
 
     Attributes:
-        name: Its name.
         backfills: Whether later jobs may start first if they do not delay the head by the estimates (EASY; Lifka 1995).
         scores: Priorities of the waiting jobs at a time in seconds; the highest is served first, ties by submission.
             None: jobs are served in the order of submission.
@@ -241,7 +240,7 @@ class WindowSettings:
 
 @dataclass(slots=True)
 class SelectionCounts:
-    """What selecting did.
+    """How often jobs were started by selection, and by what.
 
     Attributes:
         forced_starts: Starts of jobs past the starvation bound, before all selection.

@@ -27,7 +27,6 @@ class MethodRun:
 
     Attributes:
         name: The method, or `baseline`.
-        schedule: Its schedule.
         counts: What the selection did.
         metrics: Metrics of the measured seconds.
     """

@@ -29,7 +29,6 @@ class BatchRun:
     """The run of one job.
 
     Attributes:
-        job: The job.
         start_s: Start in seconds after second 0 of the log.
         end_s: End in seconds after second 0 of the log; its nodes are free from then on.
         nodes: Indices of its nodes, counted from 0, as disjoint ascending ranges.

@@ -165,7 +165,6 @@ def usage_of(schedule: Schedule, machine: MachineResources, measured_s: tuple[fl
     """The metrics of a schedule.
 
     Args:
-        schedule: The schedule.
         machine: What the machine has.
         measured_s: From which second until which one to measure; None: from the first submission to the last, or to the
             last end where all jobs are submitted at once.

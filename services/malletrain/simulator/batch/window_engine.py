@@ -39,11 +39,11 @@ class Amounts:
     large: int
     burst_buffer_gb: int
 
-    def take(self, taken: Amounts) -> None:
+    def subtract(self, amounts: Amounts) -> None:
         """Subtract what is taken."""
-        self.small -= taken.small
-        self.large -= taken.large
-        self.burst_buffer_gb -= taken.burst_buffer_gb
+        self.small -= amounts.small
+        self.large -= amounts.large
+        self.burst_buffer_gb -= amounts.burst_buffer_gb
 
     def frozen(self) -> FreeResources:
         """The same, as the selection wants it."""
@@ -90,8 +90,8 @@ class FreeMachine:
         """Take the lowest free nodes of each class, and burst buffer."""
         self._burst_buffer_gb -= amounts.burst_buffer_gb
         offset = self._machine.small_nodes
-        large = (range(part.start + offset, part.stop + offset) for part in self._large.take(amounts.large))
-        return (*self._small.take(amounts.small), *large)
+        large = (range(part.start + offset, part.stop + offset) for part in self._large.take_nodes(amounts.large))
+        return (*self._small.take_nodes(amounts.small), *large)
 
     def give_back(self, nodes: tuple[range, ...], burst_buffer_gb: int) -> None:
         """Free what was taken."""
@@ -311,12 +311,12 @@ class _WindowSimulation(BatchSimulation):
         if not self._is_late(job, reserved):
             return True
         then, wanted = reserved.free_then, reserved.request
-        taken = self._free.split(self._requests[job])
-        if wanted.burst_buffer_gb + taken.burst_buffer_gb > then.burst_buffer_gb:
+        amounts = self._free.split(self._requests[job])
+        if wanted.burst_buffer_gb + amounts.burst_buffer_gb > then.burst_buffer_gb:
             return False
         if self._machine.wants_large(wanted):
-            return wanted.nodes + taken.large <= then.large
-        return wanted.nodes + taken.small + taken.large <= then.small + then.large
+            return wanted.nodes + amounts.large <= then.large
+        return wanted.nodes + amounts.small + amounts.large <= then.small + then.large
 
     def _reserve(self, job: int) -> ResourceReservation:
         request = self._requests[job]
@@ -344,11 +344,11 @@ class _WindowSimulation(BatchSimulation):
     def _start(self, index: int, reserved: ResourceReservation | None = None) -> None:
         position = self._waiting.position_of(index)
         assert position is not None
-        taken = self._free.split(self._requests[index])
+        amounts = self._free.split(self._requests[index])
         if reserved is not None and self._is_late(index, reserved):
-            reserved.free_then.take(taken)
+            reserved.free_then.subtract(amounts)
         self._waiting.remove(position)
         self.counts.late_starts += self._now_s > self._promised.get(index, self._now_s)
-        self._begin(index, self._free.take(taken))
-        self._expected.add(self._now_s + self._jobs[index].estimate_s, taken)
-        self._held.append(taken)
+        self._begin(index, self._free.take(amounts))
+        self._expected.add(self._now_s + self._jobs[index].estimate_s, amounts)
+        self._held.append(amounts)

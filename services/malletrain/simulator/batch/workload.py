@@ -202,7 +202,6 @@ def workload_of_jobs(
 
     Args:
         path: The table.
-        jobs: Its jobs.
         nodes: Size of the machine in nodes.
         spec: What else is known of the machine.
         skip_too_large: Whether to skip jobs that ask for more than the machine has.
@@ -211,7 +210,7 @@ def workload_of_jobs(
         InvalidInputError: a job is larger than the machine, or none is left.
     """
     resources = machine_of(nodes, spec)
-    kept, too_large = list[BatchJob](), 0
+    fitting, too_large = list[BatchJob](), 0
     for job in jobs:
         excess = beyond(job, resources)
         if job.nodes > nodes:
@@ -221,11 +220,11 @@ def workload_of_jobs(
                 f"{path}:{job.line}: {excess[0]}", f"{excess[1]} (or skip jobs that are too large)", excess[2]
             )
         too_large += bool(excess)
-        kept += [] if excess else [job]
-    if not kept:
+        fitting += [] if excess else [job]
+    if not fitting:
         raise InvalidInputError(str(path), "at least one job that fits on the machine")
     return BatchWorkload(
-        in_order(kept),
+        in_order(fitting),
         nodes,
         skipped=Skipped(too_large=too_large),
         resources=resources,

@@ -93,7 +93,7 @@ def _from_table(lines: Iterable[Line], calendar: CalendarReader) -> Iterator[_Sl
             yield row_or_skipped
             continue
         line, cells = row_or_skipped
-        submit, begin, end, nodes, job, raw, state, elapsed_raw, elapsed, limit, limit_raw, allocated, asked = cells
+        submit, begin, end, nodes, job, raw, state, elapsed_raw, elapsed, limit, limit_raw, allocated, requested = cells
         if "." in job or "." in raw:
             yield OtherRow("steps of jobs")
             continue
@@ -101,7 +101,7 @@ def _from_table(lines: Iterable[Line], calendar: CalendarReader) -> Iterator[_Sl
         limit_s = elapsed_of("", limit)
         if limit_raw.isdecimal() and limit_raw.isascii():
             limit_s = int(limit_raw[:9]) * _MINUTE_S
-        yield _job_of(row, submit, limit_s, allocated or asked, calendar)
+        yield _job_of(row, submit, limit_s, allocated or requested, calendar)
 
 
 def _from_json(values: Iterable[JsonValue], calendar: CalendarReader) -> Iterator[_SlurmJob | SkippedRow | OtherRow]:
@@ -115,12 +115,12 @@ def _from_json(values: Iterable[JsonValue], calendar: CalendarReader) -> Iterato
         minutes = number_of(job["time"].get("limit"))
         submitted = number_of(job["time"].get("submission"))
         tres = job.get("tres")
-        asked = tres.get("allocated") if isinstance(tres, dict) else None
+        allocated = tres.get("allocated") if isinstance(tres, dict) else None
         yield _job_of(
             row,
             f"{submitted:.0f}" if submitted else "",
             None if minutes is None else minutes * _MINUTE_S,
-            _tres_text(asked),
+            _tres_text(allocated),
             calendar,
         )
 
@@ -327,9 +327,9 @@ def read_any_workload(
     return workload_of_jobs(path, read_jobs(path), spec.nodes, spec, skip_too_large=skip_too_large)
 
 
-def _over(known: MachineSpec, given: MachineSpec) -> MachineSpec:
+def _over(known: MachineSpec, options: MachineSpec) -> MachineSpec:
     """What is given counts; the rest is what the file says."""
     return replace(
         known,
-        **{name: value for name in MachineSpec.__dataclass_fields__ if (value := getattr(given, name)) is not None},
+        **{name: value for name in MachineSpec.__dataclass_fields__ if (value := getattr(options, name)) is not None},
     )

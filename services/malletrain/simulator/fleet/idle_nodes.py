@@ -85,7 +85,7 @@ class OneEach:
         return Division(dict.fromkeys((*moment.counts, *longest_first(waiting, self.table)[:free]), 1))
 
     def speeds(self, rates: Mapping[int, float]) -> Mapping[int, float]:
-        """Each at its own."""
+        """Each member at its own rate: none waits for another."""
         return rates
 
 
@@ -101,7 +101,7 @@ class ByRemainingWork:
         return Division(replanned(self.table, moment.work, moment.counts, moment.gpus, STALL_S))
 
     def speeds(self, rates: Mapping[int, float]) -> Mapping[int, float]:
-        """Each at its own."""
+        """Each member at its own rate: none waits for another."""
         return rates
 
 
@@ -125,8 +125,8 @@ class InFlotillas:
             self._flotilla = create_flotilla(self.table, tuple(moment.work), moment.gpus, self.problem.tolerance)
             counts = dict(zip(self._flotilla.members, self._flotilla.gpus, strict=True))
             return Division(counts, self.problem.checkpoint_seconds, restarts=True)
-        given = dict(zip(present.members, present.gpus, strict=True))
-        if any(moment.counts.get(member, 0) < count for member, count in given.items()):
+        planned = dict(zip(present.members, present.gpus, strict=True))
+        if any(moment.counts.get(member, 0) < count for member, count in planned.items()):
             self._flotilla = present = after_leave(self.table, present, moment.gpus).flotilla
         elif moment.gpus > before:
             room = sum(present.gpus) + moment.gpus - before
@@ -307,15 +307,15 @@ class _Simulation:
         """Give GPUs of nodes of the member, then of others; take those of the nodes where it has fewest."""
         own = self._held.setdefault(member, {})
         for node in sorted(own, key=lambda name: own[name]):
-            taken = min(own[node], sum(own.values()) - count)
-            if taken > 0:
-                own[node] -= taken
-                self._free[node] = self._free.get(node, 0) + taken
+            moved = min(own[node], sum(own.values()) - count)
+            if moved > 0:
+                own[node] -= moved
+                self._free[node] = self._free.get(node, 0) + moved
         for node in sorted(self._free, key=lambda name: (name not in own, -self._free[name])):
-            taken = min(self._free[node], count - sum(own.values()))
-            if taken > 0:
-                own[node] = own.get(node, 0) + taken
-                self._free[node] -= taken
+            moved = min(self._free[node], count - sum(own.values()))
+            if moved > 0:
+                own[node] = own.get(node, 0) + moved
+                self._free[node] -= moved
         self._held[member] = {node: number for node, number in own.items() if number}
 
     def _release(self, member: int) -> None:

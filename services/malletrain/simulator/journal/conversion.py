@@ -80,7 +80,7 @@ def idle_trace(rows: Sequence[IdleRow], begin_unix: float, end_unix: float) -> T
         (
             Fragment(name, first - begin_unix, last - begin_unix)
             for name, spans in ended.items()
-            for first, last in _joined(spans)
+            for first, last in _join(spans)
             if first < last and last > begin_unix and first < end_unix
         ),
         key=lambda fragment: (fragment.idle_from_s, order[fragment.node]),
@@ -90,7 +90,7 @@ def idle_trace(rows: Sequence[IdleRow], begin_unix: float, end_unix: float) -> T
     return Trace(tuple(fragments), names, end_unix - begin_unix, earliest, origin)
 
 
-def _joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+def _join(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Spans of one node in the order of time; those that touch become one."""
     joined: list[tuple[float, float]] = []
     for first, last in spans:
@@ -244,9 +244,9 @@ def what_if(
         node_hours=evaluation.metrics.resource_integral_node_hours,
         held=evaluation.metrics.occupied_fraction,
         really=_really(jobs, sum(courses.values(), np.zeros(_TIMES)), (begin_unix, end_unix), used),
-        replay=_replayed(evaluation, times - begin_unix),
+        replay=_outcome_of(evaluation, times - begin_unix),
         free=_free(evaluation, times - begin_unix),
-        jobs=_compared(jobs, {job_id: float(course[-1]) for job_id, course in courses.items()}, evaluation),
+        jobs=_compare(jobs, {job_id: float(course[-1]) for job_id, course in courses.items()}, evaluation),
         notes=past.notes,
     )
 
@@ -265,7 +265,7 @@ def _really(
     )
 
 
-def _replayed(evaluation: Evaluation, times_s: NDArray[np.float64]) -> PastOutcome:
+def _outcome_of(evaluation: Evaluation, times_s: NDArray[np.float64]) -> PastOutcome:
     metrics = evaluation.metrics
     return PastOutcome(
         metrics.samples,
@@ -289,7 +289,7 @@ def _course(result: ReplayResult, times_s: NDArray[np.float64]) -> tuple[float, 
     return tuple(samples_at(result, times_s, float(times_s[-1])).tolist())
 
 
-def _compared(jobs: Sequence[RecordedJob], really: dict[str, float], evaluation: Evaluation) -> tuple[ComparedJob, ...]:
+def _compare(jobs: Sequence[RecordedJob], really: dict[str, float], evaluation: Evaluation) -> tuple[ComparedJob, ...]:
     replayed = {job.job: job.samples for job in evaluation.result.jobs}
     compared = [
         ComparedJob(one.job.id, one.job.spec.name, one.job.owner, really[one.job.id], replayed.get(one.job.id, 0.0))

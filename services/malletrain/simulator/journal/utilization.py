@@ -72,7 +72,7 @@ def minutes_by_records(journal: Journal, begin_unix: float, end_unix: float) -> 
         if change is not None:
             course.apply(change)
         if time >= begin_unix:
-            meter.note(time, course.uses.of(time, course.idle, course.gpus, course.jobs()))
+            meter.note_use(time, course.uses.of(time, course.idle, course.gpus, course.jobs()))
             for minute in meter.due(inf if time == end_unix else time):
                 meter.close(minute)
                 yield minute_use(minute.start, minute.steps, best, pauses.of(minute), shares)
@@ -167,7 +167,6 @@ def replayed_minutes(
 
     Args:
         result: The replay.
-        jobs: Its jobs.
         begin_unix: When its second 0 was, in seconds since the epoch.
         end_unix: When its last second was.
     """

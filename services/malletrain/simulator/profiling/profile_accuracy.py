@@ -101,10 +101,10 @@ def profile_of(
     run = advisor.state.runs.get("j")
     if run is None or run.state is not ProfileRunState.DONE:
         raise LookupError(f"{shape}: the profile did not end: {run}")
-    return _compared(shape, spread, strategy, job, advisor, run)
+    return _compare(shape, spread, strategy, job, advisor, run)
 
 
-def _compared(
+def _compare(
     shape: str, spread: float, strategy: ScaleStrategy, job: ReplayJob, advisor: ProfilingAdvisor, run: ProfileRun
 ) -> ProfileAccuracy:
     profile = advisor.curves.profile("j")

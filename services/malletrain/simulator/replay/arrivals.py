@@ -31,8 +31,7 @@ class Arrivals:
     """
 
     def __init__(self, jobs: Sequence[ReplayJob], options: ReplayOptions) -> None:
-        """Begin with the first job.
-
+        """
         Args:
             jobs: In the order of submission, at least one if they are repeated.
         """
@@ -53,7 +52,7 @@ class Arrivals:
             return self._jobs[self._next].submit_s
         return self._jobs[-1].submit_s if self._repeats else inf
 
-    def submitted(self, now_s: float) -> Iterator[ReplayJob]:
+    def take_submitted(self, now_s: float) -> Iterator[ReplayJob]:
         """Takes the jobs that are submitted by now, in seconds, one by one: without end where they are repeated."""
         while self.next_submit_s <= now_s:
             turn, place = divmod(self._next, len(self._jobs))
@@ -68,7 +67,7 @@ class Arrivals:
         return max(0, len(self._jobs) - waiting) if self._repeats else None
 
     def is_empty(self, waiting: int, active: int) -> bool:
-        """Whether the queue is empty for good and a place stays free.
+        """Whether the queue stays empty from now on, with a place free.
 
         Args:
             waiting: Jobs that are submitted and not admitted.

@@ -28,7 +28,6 @@ def check_suitable(jobs: Iterable[ReplayJob], nodes: Iterable[str], facts: Mappi
     """Refuse a job that could never run: it would keep its place until the end.
 
     Args:
-        jobs: The jobs.
         nodes: All nodes of the replay.
         facts: What nodes are; those that are missing are not known.
 
@@ -176,7 +175,6 @@ class Scenario:
         """The first seconds of a trace.
 
         Args:
-            trace: The trace.
             duration_s: So many seconds of it.
             facts: What nodes are; None: nothing is known of them but their names.
 

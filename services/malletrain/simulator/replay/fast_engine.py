@@ -97,7 +97,7 @@ class _Allocator:
         choice = self._table.choose([run.count for run in jobs], pool, parameters, self._groups(jobs), _weights(jobs))
         counts: list[int] = choice.counts.tolist()
         if options.forward_policy is ForwardPolicy.EXPECTED:
-            self._see(jobs, counts)
+            self._note_scales(jobs, counts)
         return counts
 
     def _forward_s(self, jobs: Sequence[RunningJob]) -> float:
@@ -108,13 +108,13 @@ class _Allocator:
         observed = NOTHING_OBSERVED
         if policy is ForwardPolicy.EXPECTED:
             self._changes.keep_only({run.job.id for run in jobs}, self._clock())
-            self._see(jobs, [run.count for run in jobs])
+            self._note_scales(jobs, [run.count for run in jobs])
             observed = self._changes.observed(self._clock())
         return self._options.forward.of(stays, observed, [start_seconds(run.job.scale_up_s) for run in jobs])
 
-    def _see(self, jobs: Sequence[RunningJob], counts: Sequence[int]) -> None:
+    def _note_scales(self, jobs: Sequence[RunningJob], counts: Sequence[int]) -> None:
         for run, count in zip(jobs, counts, strict=True):
-            self._changes.see(run.job.id, count, self._clock())
+            self._changes.note_scale(run.job.id, count, self._clock())
 
     def _groups(self, jobs: Sequence[RunningJob]) -> Sequence[OwnerGroup]:
         limit = self._options.max_nodes_per_owner
@@ -173,8 +173,7 @@ class OwnerAccounts:
     """The ledger of a replay by the fast engine; `malletrain.job_manager.machine.sharing` keeps the production one."""
 
     def __init__(self, half_life_s: float) -> None:
-        """Begin without any use.
-
+        """
         Args:
             half_life_s: Half-life of the uses in seconds; 0: no fair share.
         """
@@ -305,18 +304,18 @@ class _Replay:
         self._now = now
         before = self._samples()
         ended = self._complete() if self._eager else 0
-        taken: dict[RunningJob, int] = {}
-        preempted = self._take(event, taken) if event is not None else 0.0
+        counts_before: dict[RunningJob, int] = {}
+        preempted = self._apply_event(event, counts_before) if event is not None else 0.0
         if not self._eager:
             ended = self._complete()
-            taken = {run: count for run, count in taken.items() if run.ended_s is None}
+            counts_before = {run: count for run, count in counts_before.items() if run.ended_s is None}
         admitted = self._admit()
         if self._queue_empty is None and self._arrivals.is_empty(len(self._waiting), len(self._active)):
             self._queue_empty = QueueEmpty(now, outcome_so_far(self._ended, self._active, now))
-        preempted_jobs = len(taken)
+        preempted_jobs = len(counts_before)
         if self._accounts is not None:
             self._accounts.settle(now, self._active, weigh=True)
-        rescaled, invested = self._rescale(taken)
+        rescaled, invested = self._rescale(counts_before)
         if self._accounts is not None:
             self._accounts.settle(now, self._active, weigh=False)
         self._decisions.add(
@@ -359,21 +358,21 @@ class _Replay:
             self._active.remove(run)
         return len(done)
 
-    def _take(self, event: NodeEvent, taken: dict[RunningJob, int]) -> float:
-        """Apply a node event. Adds to `taken` the jobs that lost nodes, with their number of nodes before.
+    def _apply_event(self, event: NodeEvent, counts_before: dict[RunningJob, int]) -> float:
+        """Apply a node event. Adds to `counts_before` the jobs that lost nodes, with their number of nodes before.
 
         Returns:
             Samples lost to preemption.
         """
         cost = 0.0
         for node in event.left:
-            self._stays.ended(event.time_s - self._idle_since.pop(node))
+            self._stays.learn(event.time_s - self._idle_since.pop(node))
             run = self._holder.pop(node, None)
             if run is None:
                 self._free.discard(node)
                 continue
-            if run not in taken:
-                taken[run] = run.count
+            if run not in counts_before:
+                counts_before[run] = run.count
                 run.settle(self._now)
                 run.preemptions += 1
                 run.broken = True
@@ -386,7 +385,7 @@ class _Replay:
         return cost
 
     def _admit(self) -> int:
-        arrived = self._arrivals.submitted(self._now)
+        arrived = self._arrivals.take_submitted(self._now)
         if self._accounts is None and not self._asks_for_burst_buffer:
             admitted = first_in_line(arrived, len(self._active), self._options.max_parallel)
         else:
@@ -413,7 +412,7 @@ class _Replay:
         self._waiting = [job for position, job in enumerate(waiting) if position not in admitted]
         return [waiting[position] for position in passed.admitted]
 
-    def _rescale(self, taken: dict[RunningJob, int]) -> tuple[int, float]:
+    def _rescale(self, counts_before: dict[RunningJob, int]) -> tuple[int, float]:
         """Decide, move nodes and charge for it.
 
         Returns:
@@ -430,11 +429,11 @@ class _Replay:
         self._free = self._idle_since.keys() - self._holder.keys() if changed else self._free
         invested = 0.0
         touched = {self._active[index]: count for index, count in held.items()}
-        for run in {**touched, **taken}:
+        for run in {**touched, **counts_before}:
             kept = touched.get(run, run.count)
             run.settle(self._now)
             run.rate = run.speeds[run.count]
-            invested += self._charges.rescale(run, taken.get(run, kept), kept, self._now)
+            invested += self._charges.rescale(run, counts_before.get(run, kept), kept, self._now)
             run.rescales += run.count != kept
             run.broken = False
             if run.started_s is None and run.count:

@@ -66,11 +66,6 @@ class ReplayJob:
         up, down, value = self.scale_up_s, self.scale_down_s, self.value.curve
         return JobDemand(self.id, self.min_nodes, self.max_nodes, self.curve, up, down, value=value)
 
-    @property
-    def due_s(self) -> float | None:
-        """Its deadline in seconds; None: it has none."""
-        return None if self.value.deadline is None else self.submit_s + self.value.deadline.seconds
-
     def free(self) -> ReplayJob:
         """The same job for the zero-cost bound: no stalls, nothing to boot, any node, no burst buffer to wait for."""
         return replace(self, scale_up_s=0.0, scale_down_s=0.0, burst_buffer_gb=0, boot_s=0.0, needs=NO_NEEDS)

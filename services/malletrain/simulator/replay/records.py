@@ -364,7 +364,6 @@ def measure(result: ReplayResult, baselines: Baselines, forward_s: float) -> Met
 
     Args:
         result: The replay.
-        baselines: Its baselines.
         forward_s: T_fwd in seconds.
     """
     jobs, empty = result.jobs, result.queue_empty
@@ -413,14 +412,14 @@ def return_on_investment(decisions: Columns) -> float | None:
 def preemption_within(decisions: Columns, seconds: float) -> float:
     """Share of node events after which a job loses a node within `seconds` (Fig. 7a)."""
     times = decisions["time_s"]
-    asked = times[decisions["node_event"].astype(bool)]
+    event_times = times[decisions["node_event"].astype(bool)]
     losses = times[decisions["preempted"] > 0]
-    if not len(asked):
+    if not len(event_times):
         return 0.0
-    following = np.searchsorted(losses, asked, side="right")
+    following = np.searchsorted(losses, event_times, side="right")
     followed = following < len(losses)
     within = followed.copy()
-    within[followed] = losses[following[followed]] - asked[followed] <= seconds
+    within[followed] = losses[following[followed]] - event_times[followed] <= seconds
     return float(within.mean())
 
 

@@ -18,7 +18,6 @@ class RunningJob:
     """An admitted job. Progress is known up to `since_s`; from there it continues at one rate, after a stall if any.
 
     Attributes:
-        job: The job.
         choices: Its permitted scales and rates for the allocator.
         speeds: Samples/s on 0, 1, 2, … nodes; 0 below min_nodes.
         most: Largest scale in nodes that its curve and the trace permit; 0 if that is below min_nodes.
@@ -101,7 +100,6 @@ def admit(job: ReplayJob, options: ReplayOptions, nodes: int, now_s: float) -> R
     """A job that has just been admitted and has no nodes yet.
 
     Args:
-        job: The job.
         options: Options of the replay.
         nodes: Number of all nodes of the trace.
         now_s: The time in seconds.

@@ -51,7 +51,6 @@ class Card:
     """An answer.
 
     Attributes:
-        question: The question.
         tiles: Figures.
         bars: Shares that are compared.
         sentences: What else is to be said.
@@ -144,9 +143,9 @@ def _worth(harvest: Harvest, answers: Answers, rates: HourlyRates) -> list[Tile]
 
 
 def _rate_in_words(rates: HourlyRates) -> str:
-    given = ((rates.node_hour, "node-hour"), (rates.gpu_hour, "GPU-hour"))
+    amounts = ((rates.node_hour, "node-hour"), (rates.gpu_hour, "GPU-hour"))
     unit = f"{rates.currency} " if rates.currency else ""
-    return " and ".join(f"{unit}{_amount(rate)} a {of}" for rate, of in given if rate is not None)
+    return " and ".join(f"{unit}{_amount(rate)} a {of}" for rate, of in amounts if rate is not None)
 
 
 def _amount(rate: float) -> str:
@@ -213,7 +212,6 @@ def warnings_of(answers: Answers, notes: TraceNotes, work: str) -> tuple[str, ..
     """What a reader must know before any figure.
 
     Args:
-        answers: The answers.
         notes: How the trace was made.
         work: Where work ran out, in words; empty: it did not.
     """

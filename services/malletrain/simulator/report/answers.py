@@ -79,7 +79,7 @@ _TAILS = (0.025, 0.975)
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure.
+    """A figure with its 95 % interval.
 
     Attributes:
         value: The figure.
@@ -111,7 +111,7 @@ class Blocks:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """How many blocks there are."""
         return len(self.edges) - 1
 
 

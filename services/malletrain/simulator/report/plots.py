@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -111,12 +110,12 @@ def stacked(title: str, x: TimeAxis, y: Axis | str, edges_s: ArrayLike, layers: 
         layers: Values of the slices by label, from below; a layer of less than half a per cent of all is left out.
     """
     whole = sum(float(np.sum(values)) for values in layers.values())
-    shown = {label: values for label, values in layers.items() if float(np.sum(values)) >= 0.005 * whole}
+    large_layers = {label: values for label, values in layers.items() if float(np.sum(values)) >= 0.005 * whole}
 
     def draw(figure: Figure) -> None:
         axes = new_axes(figure)
         base = np.zeros(len(np.asarray(edges_s)) - 1)
-        for (label, values), colour in zip(shown.items(), (OURS, SERIES[4], MUTED), strict=False):
+        for (label, values), colour in zip(large_layers.items(), (OURS, SERIES[4], MUTED), strict=False):
             top = base + np.asarray(values, np.float64)
             places = x.places(edges_s)
             axes.stairs(top, places, baseline=base, fill=True, color=colour, label=as_label(label), linewidth=0.0)
@@ -223,11 +222,6 @@ def bars(
     return Chart(title, draw)
 
 
-def as_source(content: bytes) -> str:
-    """A PNG as `src` of an image in an HTML page."""
-    return "data:image/png;base64," + base64.b64encode(content).decode()
-
-
 def as_label(text: str) -> str:
     """A text as a label: dollars are no formulas, what can't be printed stands for nothing, and long ones are cut."""
     text = text if len(text) <= _MAX_LABEL else f"{text[:_MAX_LABEL]}…"
@@ -250,7 +244,6 @@ def legend(figure: Figure, first: Sequence[str] = ()) -> None:
     """Put a legend below, in as many columns as there is room for, where there is more than one entry.
 
     Args:
-        figure: The figure.
         first: Entries that come before the others.
     """
     names = [as_label(name) for name in first]

@@ -55,12 +55,11 @@ class PageInput:
 
     Attributes:
         replayed: The replay.
-        options: Its options.
         titles: What trace and jobs are called.
         answers: What it answers a manager.
         rates: What node-hours are counted in.
         metadata: The JSON beside the trace.
-        said: Further sentences about the input.
+        remarks: Further sentences about the input.
         delay: How long main jobs wait, where that was measured.
     """
 
@@ -70,7 +69,7 @@ class PageInput:
     answers: Answers
     rates: HourlyRates = field(default_factory=HourlyRates)
     metadata: Mapping[str, object] = field(default_factory=dict)
-    said: Sequence[str] = ()
+    remarks: Sequence[str] = ()
     delay: MeasuredDelay | None = None
 
 
@@ -116,7 +115,7 @@ def page_of(page: PageInput, main: Sequence[CaptionedChart], details: Sequence[C
         cards=cards_of(answers, page.rates, page.delay, begin, notes, page.titles.jobs, page.options),
         charts=[DrawnChart.of(entry) for entry in main],
         notes=notes,
-        assumptions=[*notes.assumptions, *page.said],
+        assumptions=[*notes.assumptions, *page.remarks],
         options=page.options,
         metrics=metrics,
         figures=figures_of(metrics),

@@ -30,7 +30,6 @@ class SkippedReason:
     """Rows of a log that could not be used for one reason.
 
     Attributes:
-        reason: The reason.
         rows: How many rows.
         node_hours: What they concern; None: not known.
     """

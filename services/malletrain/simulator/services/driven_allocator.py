@@ -46,8 +46,7 @@ class DrivenAllocator:
         apply_plan: Callable[[ApplyPlan], PlanAnswered],
         samples: AskSamples = lambda _: {},
     ) -> None:
-        """Drive a machine.
-
+        """
         Args:
             plan_seconds: Seconds from a plan's input to its arrival at JobManager.
             samples: Tells how many samples jobs with a deadline have trained on.

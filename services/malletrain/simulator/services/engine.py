@@ -60,8 +60,7 @@ class ReplayTraining:
     def __init__(
         self, queue: EventQueue, options: ReplayOptions, nodes: int, finish: Callable[[str, RunningJob], None]
     ) -> None:
-        """Begin without jobs.
-
+        """
         Args:
             finish: Called when a job has processed its samples.
         """
@@ -91,7 +90,7 @@ class ReplayTraining:
         self.running[job_id] = admit(job, self._options, self._nodes, self._queue.now)
 
     def end(self, job_id: str) -> None:
-        """A job is done."""
+        """A job has trained all its samples."""
         run = self.running.pop(job_id)
         self._booting.pop(job_id, None)
         run.settle(self._queue.now)
@@ -304,7 +303,7 @@ class _ServicesReplay:
         return {job_id: int(running[job_id].done_at(now)) for job_id in jobs if job_id in running}
 
     def _note_queue(self) -> None:
-        """Note when the queue is empty for good."""
+        """Note when the queue stays empty from then on."""
         running = self._training.running.values()
         if self._queue_empty is None and self._arrivals.is_empty(self._waiting, len(running)):
             now = self._queue.now
@@ -316,7 +315,7 @@ class _ServicesReplay:
 
     def _submit(self) -> None:
         first, room = self._submitted, self._room - self._waiting
-        batch = list(islice(self._arrivals.submitted(self._queue.now), room))
+        batch = list(islice(self._arrivals.take_submitted(self._queue.now), room))
         if not batch:
             return
         self._submitted += len(batch)

@@ -78,8 +78,7 @@ class SimulatedLauncher:
         job: Callable[[str], Job],
         report: Callable[[Stimulus], object],
     ) -> None:
-        """Begin without supervisors.
-
+        """
         Args:
             report: Tells JobManager what supervisors say.
         """

@@ -74,7 +74,7 @@ class ServicesOptions:
 
 
 class SimulatedServices:
-    """The three services.
+    """Scavenger, JobManager and Allocator in one process, on a simulated clock.
 
     Attributes:
         state: What JobManager knows.
@@ -94,8 +94,7 @@ class SimulatedServices:
         on_plan: OnPlan = lambda *_: None,
         samples: AskSamples = lambda _: {},
     ) -> None:
-        """Begin without idle nodes and jobs.
-
+        """
         Args:
             training: How trainings react to their supervisors.
             nodes: All nodes in the source's order.

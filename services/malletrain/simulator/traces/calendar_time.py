@@ -117,9 +117,9 @@ class CalendarReader:
 
     def origin(self, seconds: float) -> str | None:
         """Seconds as the `origin` of a trace; None if the calendar is not known."""
-        return None if self._kind == _RELATIVE else self.told(seconds)
+        return None if self._kind == _RELATIVE else self.text(seconds)
 
-    def told(self, seconds: float) -> str:
+    def text(self, seconds: float) -> str:
         """Seconds as a time for people."""
         if self._kind == _RELATIVE:
             return f"second {seconds:.0f}"

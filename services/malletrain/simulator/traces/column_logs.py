@@ -54,14 +54,14 @@ class ColumnNames:
         return SLOTS in self.names
 
 
-def parse_columns(given: Sequence[str]) -> ColumnNames:
+def parse_columns(texts: Sequence[str]) -> ColumnNames:
     """Columns from `FIELD=NAME`.
 
     Raises:
         InvalidInputError: a field is not known or named twice, or one is missing.
     """
     names: dict[str, str] = {}
-    for text in given:
+    for text in texts:
         what, separator, name = text.partition("=")
         if not separator or what not in FIELDS or not name:
             raise InvalidInputError("--column", f"FIELD=NAME with one of {', '.join(FIELDS)}", text)

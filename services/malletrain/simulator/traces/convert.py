@@ -103,7 +103,6 @@ class Conversion:
     """A trace, and what is to be known of how it was made.
 
     Attributes:
-        trace: The trace.
         notes: What was skipped, assumed and chosen: sentences for people.
         metadata: The same for the trace's JSON, under its key `conversion`.
     """
@@ -151,8 +150,8 @@ def convert_jobs(
     table, left_out = _only_nodes(table, options.only_nodes, name)
     table, nodes = _on_system(table, listed, counts)
     counts.check()
-    given = None if options.window is None else _given_window(options.window, calendar)
-    window = window_of(table, given, calendar, name, recorded[0] if recorded else None)
+    chosen = None if options.window is None else _given_window(options.window, calendar)
+    window = window_of(table, chosen, calendar, name, recorded[0] if recorded else None)
     table, unended = end_runaway_runs(table)
     presence = presence_of(table, nodes, window.bounds)
     counted = np.maximum(presence.present[0], presence.up_from), presence.present[1]
@@ -259,9 +258,9 @@ def _only_nodes(table: RunTable, only: str | None, name: str) -> tuple[RunTable,
     wanted = match_names(table.names, expand(only, "--only-nodes"))
     if not wanted:
         raise InvalidInputError("--only-nodes", f"nodes of which {name} tells, such as {table.names[0]}", only)
-    kept = tuple(old for old in table.names if old in wanted)
-    positions = {old: index for index, old in enumerate(kept)}
-    return table.on_nodes(kept, positions).without_runs_off_nodes(), len(table.names) - len(kept)
+    names = tuple(old for old in table.names if old in wanted)
+    positions = {old: index for index, old in enumerate(names)}
+    return table.on_nodes(names, positions).without_runs_off_nodes(), len(table.names) - len(names)
 
 
 def _on_system(table: RunTable, listed: SystemNodes | None, counts: RowCounts) -> tuple[RunTable, SystemNodes]:

@@ -52,7 +52,7 @@ class LogWindow:
 
 
 def window_of(
-    table: RunTable, given: Interval | None, calendar: CalendarReader, name: str, recorded: Recorded | None = None
+    table: RunTable, chosen: Interval | None, calendar: CalendarReader, name: str, recorded: Recorded | None = None
 ) -> LogWindow:
     """Choose the window of a trace.
 
@@ -63,7 +63,7 @@ def window_of(
 
     Args:
         table: The runs. Those without an end have none that counts.
-        given: What the user wants.
+        chosen: What the user wants.
         calendar: Has read the log's times.
         name: Of the log, for errors.
         recorded: Within which time the log has each start and each end; None: that is not known.
@@ -78,11 +78,11 @@ def window_of(
     ends = until_s[ended & (until_s >= first) & (until_s <= last)]
     starts = from_s[(from_s >= first) & (from_s <= last)]
     covered = float(ends.min(initial=np.inf)), float(starts.max(initial=-np.inf))
-    if given is not None:
-        if given[1] <= log[0] or given[0] >= log[1]:
-            reach = f"{calendar.told(log[0])} to {calendar.told(log[1])}, of which {name} tells"
-            raise InvalidInputError("--window", f"a part of {reach}", calendar.told(given[0]))
-        return LogWindow(*given, "as given", log, covered, _quiet(table, given))
+    if chosen is not None:
+        if chosen[1] <= log[0] or chosen[0] >= log[1]:
+            reach = f"{calendar.text(log[0])} to {calendar.text(log[1])}, of which {name} tells"
+            raise InvalidInputError("--window", f"a part of {reach}", calendar.text(chosen[0]))
+        return LogWindow(*chosen, "as given", log, covered, _quiet(table, chosen))
     if recorded is not None and recorded.from_s < recorded.until_s:
         bounds = (
             first if first - recorded.from_s > _STRAY_GAP_S else recorded.from_s,
@@ -97,7 +97,7 @@ def window_of(
     raise InvalidInputError(
         name,
         "some time of which all jobs are known: each job runs at the same time as all others, so that nothing is known"
-        f" of what ran before and after; --window FROM TO, within {calendar.told(first)} to {calendar.told(last)},"
+        f" of what ran before and after; --window FROM TO, within {calendar.text(first)} to {calendar.text(last)},"
         " says which time the log covers",
     )
 

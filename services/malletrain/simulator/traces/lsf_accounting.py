@@ -73,14 +73,14 @@ def read_history(lines: Iterable[Line], calendar: CalendarReader, today: date) -
     """
     years = _Years(today)
     first: Line | None = None
-    found = False
+    has_jobs = False
     for job in _jobs(lines):
         if isinstance(job, Line):
             first = first or job
             continue
-        found = True
+        has_jobs = True
         yield from _runs(job, years, calendar)
-    if not found and first is not None:
+    if not has_jobs and first is not None:
         expected = "jobs, as `bhist -l` and `bacct -l` print them, or a file lsb.acct"
         yield SkippedRow("no output of LSF", InvalidInputError(first.place, expected, first.text.strip()[:80]))
 
@@ -280,7 +280,7 @@ def _accounting_rows(lines: Iterable[Line], calendar: CalendarReader) -> Iterato
         elif match[1] != "JOB_FINISH":
             yield OtherRow("records of other types")
         else:
-            yield _finished(line, text, calendar)
+            yield _finished_row(line, text, calendar)
 
 
 def _records(lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:
@@ -307,13 +307,13 @@ def _records(lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:
         yield begin, " ".join(parts)
 
 
-def _finished(line: Line, text: str, calendar: CalendarReader) -> Row:
+def _finished_row(line: Line, text: str, calendar: CalendarReader) -> Row:
     fields = (match[1] if match[2] is None else match[2] for match in _TOKEN.finditer(text))
     head = list(itertools.islice(fields, _ASKED_HOSTS))
     try:
         # What users choose is quoted, and can't move a field.
-        asked = _number(fields)
-        list(itertools.islice(fields, asked))
+        count = _number(fields)
+        list(itertools.islice(fields, count))
         hosts = list(itertools.islice(fields, _number(fields)))
         start, event = head[_START_TIME], head[_EVENT_TIME]
         if start == "0":

@@ -90,7 +90,6 @@ class _Record(NamedTuple):
     """A record of a type that counts.
 
     Attributes:
-        line: Its line.
         kind: Its type.
         job: The job's identifier.
         message: The rest.
@@ -110,7 +109,6 @@ class _OpenRun:
 
     Attributes:
         line: Of its start.
-        nodes: Its nodes.
         start_s: When the job started.
         from_s: Since when it has these nodes: later, where it has given some back.
         slots: The first place that it has on each host.

@@ -38,7 +38,7 @@ def place_runs(runs: Iterable[Run], nodes: int, slots_per_node: int = 1) -> Iter
     for run in sorted(runs, key=lambda run: run.from_s):
         machine.release_until(run.from_s)
         until_s = float("inf") if run.until_s is None else run.until_s
-        held, complete = machine.take(run.slots, until_s)
+        held, complete = machine.take_slots(run.slots, until_s)
         assumed = PLACED if complete else OVERCOMMITTED
         if held:
             yield run._replace(nodes=tuple(machine.names[node] for node in held), assumed=assumed)
@@ -69,12 +69,12 @@ class _Machine:
             for node, slots in heapq.heappop(self._running)[2]:
                 self._change(node, slots)
 
-    def take(self, slots: int, until_s: float) -> tuple[list[int], bool]:
+    def take_slots(self, slots: int, until_s: float) -> tuple[list[int], bool]:
         """Nodes for a run, and whether it got all that it needs."""
-        taken: list[tuple[int, int]] = []
+        slots_of_nodes: list[tuple[int, int]] = []
         left = slots
         while left >= self._slots and (node := self._pop(self._slots)) is not None:
-            taken.append((node, self._slots))
+            slots_of_nodes.append((node, self._slots))
             self._change(node, -self._slots)
             left -= self._slots
         if 0 < left < self._slots:
@@ -82,12 +82,12 @@ class _Machine:
                 fitting_node for free in range(left, self._slots + 1) if (fitting_node := self._pop(free)) is not None
             )
             if (node := next(fitting, None)) is not None:
-                taken.append((node, left))
+                slots_of_nodes.append((node, left))
                 self._change(node, -left)
                 left = 0
-        heapq.heappush(self._running, (until_s, self._count, tuple(taken)))
+        heapq.heappush(self._running, (until_s, self._count, tuple(slots_of_nodes)))
         self._count += 1
-        return [node for node, _ in taken], left == 0
+        return [node for node, _ in slots_of_nodes], left == 0
 
     def _pop(self, free: int) -> int | None:
         """The lowest node with so many free slots."""

@@ -146,11 +146,11 @@ def trace_of_polls(
         InvalidInputError: there are fewer than two polls, or one names a node that is not in the list.
     """
     only_idle = not any(poll.content.names_others for poll in polls)
-    kept = [
+    is_kept = [
         not math.isnan(time_s) and (only_idle or not poll.content.is_empty)
         for poll, time_s in zip(polls, times_s, strict=True)
     ]
-    times = list(itertools.compress(times_s, kept))
+    times = list(itertools.compress(times_s, is_kept))
     if len(times) < 2:
         raise InvalidInputError("samples", "at least two with nodes in them", len(times))
     names = tuple(sorted(places)) if listed is None else listed.names
@@ -165,7 +165,7 @@ def trace_of_polls(
     start_s, end = times[0], len(times) - 1
     spells = [
         (times[first] - start_s, position[name], times[min(last, end)] - start_s)
-        for name, first, last in _spells(polls, kept)
+        for name, first, last in _spells(polls, is_kept)
         # Periods at the begin or end of the log are not known to be pauses between two jobs.
         if last - first > debounce or first == 0 or last > end
         if first < end
@@ -191,13 +191,13 @@ def _within(present_s: Mapping[str, tuple[float, float]], begin: float, end: flo
     }
 
 
-def _spells(polls: Sequence[Poll], kept: Sequence[bool]) -> Iterator[tuple[str, int, int]]:
+def _spells(polls: Sequence[Poll], keeps: Sequence[bool]) -> Iterator[tuple[str, int, int]]:
     """Idle periods of each node as numbers of polls that are kept; one that goes on ends after the last."""
     idle: set[str] = set()
     changed: set[str] = set()
     since: dict[str, int] = {}
     index = 0
-    for poll, is_kept in zip(polls, kept, strict=True):
+    for poll, is_kept in zip(polls, keeps, strict=True):
         content = poll.content
         idle.difference_update(content.left)
         idle.update(content.joined)

@@ -205,7 +205,6 @@ class _Time(NamedTuple):
     """A line with a time and nothing else.
 
     Attributes:
-        line: The line.
         text: The time, for `CalendarReader`.
         zone: Its zone as `date` printed it.
         is_local: Whether there is no zone that is sure.
@@ -262,8 +261,8 @@ class PollReader:
             before, idle = idle, (idle if answer.is_empty else answer.idle)
             joined, left = (tuple(idle - before), tuple(before - idle)) if idle != before else ((), ())
             flags = (answer.names_others, answer.is_empty, answer.unclear)
-            said = PollContent(time.line.file, time.zone, time.is_local, joined, left, *flags)
-            content = content if said == content else said
+            present = PollContent(time.line.file, time.zone, time.is_local, joined, left, *flags)
+            content = content if present == content else present
             yield Poll(time_s, time.line.number, content)
 
     def _block(self, lines: list[Line]) -> tuple[_Block, list[SkippedRow]]:

@@ -252,13 +252,13 @@ def sentences_of(facts: Facts, calendar: CalendarReader) -> list[str]:
     if late.nodes:
         sentences.append(
             f"{_nodes(late.nodes)} no job for long after the window begins ({late.example} none before "
-            f"{calendar.told(late.time_s)}): left out until the first job of each. {_hours(late.node_s)} before these"
+            f"{calendar.text(late.time_s)}): left out until the first job of each. {_hours(late.node_s)} before these"
             f" would be {_share(late, facts.idle_s + late.node_s)} of what is idle; --nodes FILE says who was there"
         )
     if gone.nodes:
         sentences.append(
             f"{_nodes(gone.nodes)} no job for long before the window ends ({gone.example} none after "
-            f"{calendar.told(gone.time_s)}): counted to the end. {_hours(gone.node_s)} after these are up to "
+            f"{calendar.text(gone.time_s)}): counted to the end. {_hours(gone.node_s)} after these are up to "
             f"{_share(gone, facts.idle_s)} of what is idle; if they were taken away, --nodes FILE says until when"
         )
     if booted.nodes:
@@ -277,11 +277,11 @@ def metadata_of(facts: Facts, calendar: CalendarReader) -> dict[str, object]:
     window, presence, unended = facts.window, facts.presence, facts.unended
     return {
         "window": {
-            "from": calendar.told(window.begin),
-            "until": calendar.told(window.end),
+            "from": calendar.text(window.begin),
+            "until": calendar.text(window.end),
             "chosen": window.chosen,
-            "log_from": calendar.told(window.log[0]),
-            "log_until": calendar.told(window.log[1]),
+            "log_from": calendar.text(window.log[0]),
+            "log_until": calendar.text(window.log[1]),
         },
         **facts.counts.metadata(),
         "busy_at_begin_mean_and_end": list(facts.busy),
@@ -300,18 +300,18 @@ def metadata_of(facts: Facts, calendar: CalendarReader) -> dict[str, object]:
 
 
 def _of_window(window: LogWindow, calendar: CalendarReader) -> str:
-    begin, end = calendar.told(window.begin), calendar.told(window.end)
+    begin, end = calendar.text(window.begin), calendar.text(window.end)
     hours = (window.end - window.begin) / _HOUR_S
     text = f"window: {begin} to {end} ({hours:,.1f} h), {window.chosen}"
-    log_from, log_until = (calendar.told(time) for time in window.log)
+    log_from, log_until = (calendar.text(time) for time in window.log)
     if window.log != window.bounds:
         text += f"; the log has times from {log_from} to {log_until}, of which --window FROM TO chooses"
     covered = window.covered
     if window.chosen == "as given" and (window.begin < covered[0] or window.end > covered[1]):
-        first, last = (calendar.told(time) for time in covered)
+        first, last = (calendar.text(time) for time in covered)
         text += f". Jobs that ended before {first} or began after {last} are in it only if its query asked for them"
     if window.quiet:
-        quiet_from, quiet_until = (calendar.told(time) for time in window.quiet)
+        quiet_from, quiet_until = (calendar.text(time) for time in window.quiet)
         text += f". No job began or ended from {quiet_from} to {quiet_until}: is a part of the log missing?"
     return text
 
@@ -344,18 +344,18 @@ def _of_unended(facts: Facts, calendar: CalendarReader) -> list[str]:
     if unended.runaway:
         sentences.append(
             f"jobs without an end, but with later jobs on their nodes (runaway jobs; the oldest began "
-            f"{calendar.told(unended.oldest_s)}, {facts.oldest_place}): {unended.runaway:,}, taken as ended when "
+            f"{calendar.text(unended.oldest_s)}, {facts.oldest_place}): {unended.runaway:,}, taken as ended when "
             f"these began, which holds {_hours(unended.runaway_node_s)}"
         )
     return sentences
 
 
 def _of_nodes(count: NodeCount, calendar: CalendarReader) -> dict[str, object]:
-    told: dict[str, object] = {"nodes": count.nodes, "node_hours": round(count.node_s / _HOUR_S, 3)}
+    entry: dict[str, object] = {"nodes": count.nodes, "node_hours": round(count.node_s / _HOUR_S, 3)}
     if count.nodes:
         known = math.isfinite(count.time_s)
-        told |= {"example": count.example, "time": calendar.told(count.time_s) if known else None}
-    return told
+        entry |= {"example": count.example, "time": calendar.text(count.time_s) if known else None}
+    return entry
 
 
 def _nodes(count: int) -> str:

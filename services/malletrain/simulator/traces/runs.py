@@ -136,12 +136,12 @@ class RunTable:
 
     def without_runs(self, gone: NDArray[np.bool_]) -> RunTable:
         """The table without some runs; `gone` has the shape (runs,)."""
-        kept = ~gone
-        index = np.cumsum(kept) - 1
-        held = kept[self.run]
+        staying = ~gone
+        index = np.cumsum(staying) - 1
+        held = staying[self.run]
         return replace(
             self,
-            **{name: getattr(self, name)[kept] for name in ("from_s", "until_s", "ran_on", "key", "file", "line")},
+            **{name: getattr(self, name)[staying] for name in ("from_s", "until_s", "ran_on", "key", "file", "line")},
             node=self.node[held],
             run=index[self.run[held]].astype(np.int32),
         )

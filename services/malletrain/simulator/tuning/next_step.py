@@ -36,7 +36,6 @@ def answer_order(order: TuningOrder, journal: Journal, present: TunedSettings, r
     """Answer an order.
 
     Args:
-        order: The order.
         journal: The past.
         present: The settings in force.
         replay: Replays a part of the past; may raise OutOfTimeError.
@@ -67,9 +66,9 @@ def answer_order(order: TuningOrder, journal: Journal, present: TunedSettings, r
 
 
 def _look_back(
-    asked: TuningQuestion, before: ForwardChoice, journal: Journal, present: TunedSettings, replay: Replay
+    request: TuningQuestion, before: ForwardChoice, journal: Journal, present: TunedSettings, replay: Replay
 ) -> TuningAnswer:
-    begin, end = max(asked.since_unix, journal.begin_unix), journal.end_unix
+    begin, end = max(request.since_unix, journal.begin_unix), journal.end_unix
     part = day_of(journal, begin, end) if end > begin else None
     if part is None:
         return TuningAnswer(note="nothing has trained since the step")

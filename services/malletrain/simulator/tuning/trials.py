@@ -110,7 +110,6 @@ class Gain:
 
     Attributes:
         by_day: Gain of each day.
-        mean: Their mean.
         half_width: Half-width of the 95 % interval of the mean over days; None with one day, which tells none.
     """
 
@@ -297,7 +296,6 @@ def replay_alike(
     Whoever is done with all jobs early trains no more than the others in the end, however much faster it was.
 
     Args:
-        day: The day.
         grid: The settings.
         replay: Replays a day.
         progress: Called after each of the settings.
@@ -323,7 +321,6 @@ class Trials:
     """A comparison of settings.
 
     Attributes:
-        comparison: The comparison.
         node_hours: Node-hours that jobs held on each day under the present settings.
         compared_s: How much of each day was compared, in seconds: until the first of the settings had no work left.
     """

@@ -26,7 +26,7 @@ from malletrain.supervisor.workers.worker_exit import (
     WorkerExit,
     finish,
     is_over,
-    told_by,
+    with_error,
 )
 from malletrain.supervisor.workers.worker_pool import WorkerPool
 
@@ -60,8 +60,7 @@ class ElasticGroup:
         restarts_left: int = 3,
         tell: Callable[[str], None] = log.warning,
     ) -> None:
-        """Begin without workers.
-
+        """
         Args:
             pool: Keeps the workers.
             min_hosts: Fewest hosts that a first group is formed of.
@@ -147,8 +146,8 @@ class ElasticGroup:
         return self._formed_at + _MESH_SECONDS if concerned else float("-inf")
 
     def _end_unwanted(self) -> None:
-        kept = set(self.membership.commanded) | {slot.host for slot in self.membership.members}
-        self.trainers.kill(worker for worker in self.trainers if worker.slot.host not in kept)
+        hosts = set(self.membership.commanded) | {slot.host for slot in self.membership.members}
+        self.trainers.kill(worker for worker in self.trainers if worker.slot.host not in hosts)
 
     def _save_and_end(self, now: float, grace: float = _LEAVE_SECONDS) -> None:
         """No worker with the state stays: have it saved. New workers, once warm, go on from the checkpoint."""
@@ -186,11 +185,11 @@ class ElasticGroup:
         role = elastic_exits.elastic_role(ended, before)
         meaning = ended.meaning(role, asked=elastic_exits.elastic_asked(ended, before, facts))
         failed = meaning is ExitMeaning.FAILED
-        kept = ended.slot.host in before.commanded and ended.slot.host not in facts.leaving
-        seen = ended if kept else replace(ended, lost=True)
+        stays = ended.slot.host in before.commanded and ended.slot.host not in facts.leaving
+        seen = ended if stays else replace(ended, lost=True)
         if ended.going:
-            rescued, newcomer = kept and ended.killed and not ended.hung, ended.slot in before.joining
-            self._watch.see(seen, now, failed=failed or not kept, rescued=rescued, newcomer=newcomer)
+            rescued, newcomer = stays and ended.killed and not ended.hung, ended.slot in before.joining
+            self._watch.note_end(seen, now, failed=failed or not stays, rescued=rescued, newcomer=newcomer)
         self._lose(ended, meaning, facts.over or ended.code == 0, now)
         if facts.over:
             return None
@@ -204,7 +203,7 @@ class ElasticGroup:
             return replace(verdict, message=settled.message)
         if ended.going:
             return replace(verdict, message=self._watch.so_far or verdict.message)
-        return told_by(verdict, self.trainers.tails.said(ended.slot))
+        return with_error(verdict, self.trainers.tails.error_text(ended.slot))
 
     def see_started(self) -> None:
         """Take in which workers wait for their start."""
@@ -373,7 +372,7 @@ class ElasticGroup:
         self.trainers.kill(self._workers(formation.removed))
         self._formed_at = now
         self._hangs = self._hangs.formed()
-        self._watch.formed(len(formation.hosts), now)
+        self._watch.begin_generation(len(formation.hosts), now)
         self._next_notice = now + _NOTICE_SECONDS
         return True
 

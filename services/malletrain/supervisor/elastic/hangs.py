@@ -22,7 +22,7 @@ _BROKEN_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class ElasticHangs:
-    """The state. Times are monotonic seconds.
+    """Which workers show signs of a hang, and since when. Times are monotonic seconds.
 
     Attributes:
         stopped: Workers that a signal such as SIGSTOP has stopped.
@@ -44,7 +44,7 @@ class ElasticHangs:
         return cls(lagging=Watchdog(limits.leave_grace))
 
     def formed(self) -> ElasticHangs:
-        """A new group connects."""
+        """The state once a new group begins to connect: what the group before has lost no longer counts."""
         return replace(self, torn=False, broken_at=float("inf"))
 
     def lost(self, ended: WorkerExit, membership: Membership, now: float) -> ElasticHangs:
@@ -83,6 +83,6 @@ class ElasticHangs:
 
     def hung(self, membership: Membership, now: float) -> frozenset[Slot]:
         """Workers that have hung for too long."""
-        found = self.stopped.overdue(now) | self.lagging.overdue(now) | self.deaf.overdue(now)
+        overdue = self.stopped.overdue(now) | self.lagging.overdue(now) | self.deaf.overdue(now)
         broken = now >= self.broken_at + _BROKEN_SECONDS
-        return found | (membership.living - membership.ready) if broken else found
+        return overdue | (membership.living - membership.ready) if broken else overdue

@@ -39,11 +39,11 @@ class RankAssignment(Generic[AssignmentT]):
         self._none = none
         self._lock = threading.Lock()
         self._waiting: dict[Slot, Future[AssignmentT]] = {}
-        self._given: Mapping[Slot, AssignmentT] | None = None
+        self._places: Mapping[Slot, AssignmentT] | None = None
         self._awaited: set[int] = set()
         self._closed = False
 
-    def ask(self, slot: Slot) -> Future[AssignmentT]:
+    def ask_place(self, slot: Slot) -> Future[AssignmentT]:
         """Ask for the place of a slot. A worker that has asked for the same slot before gets none: it has ended."""
         place: Future[AssignmentT] = Future()
         with self._lock:
@@ -56,10 +56,10 @@ class RankAssignment(Generic[AssignmentT]):
             earlier.set_result(self._none)
         return place
 
-    def give(self, places: Mapping[Slot, AssignmentT], awaited: Iterable[int]) -> None:
+    def give_places(self, places: Mapping[Slot, AssignmentT], awaited: Iterable[int]) -> None:
         """Answer all that wait, once the workers of these ranks have begun to connect."""
         with self._lock:
-            self._given, self._awaited = places, set(awaited)
+            self._places, self._awaited = places, set(awaited)
         self._answer()
 
     def show_up(self, rank: int) -> None:
@@ -75,8 +75,8 @@ class RankAssignment(Generic[AssignmentT]):
             The slots that go on waiting.
         """
         with self._lock:
-            held = frozenset(self._waiting) if self._given is not None else frozenset()
-            self._given = None
+            held = frozenset(self._waiting) if self._places is not None else frozenset()
+            self._places = None
         return held
 
     def refuse(self, slot: Slot) -> None:
@@ -90,13 +90,13 @@ class RankAssignment(Generic[AssignmentT]):
         """Give no place to all that wait, and to all that ask from now on."""
         with self._lock:
             self._closed = True
-        self.give({}, ())
+        self.give_places({}, ())
 
     def _answer(self) -> None:
         with self._lock:
-            if self._given is None or self._awaited:
+            if self._places is None or self._awaited:
                 return
-            places, self._given = self._given, None
+            places, self._places = self._places, None
             waiting, self._waiting = self._waiting, {}
         for slot, place in waiting.items():
             place.set_result(places.get(slot, self._none))
@@ -146,7 +146,7 @@ class HorovodBackend:
         self._server.init(list(places.values()))
         for slot in formation.removed:
             self._clients.pop(slot, None)
-        self._places.give(places, {places[slot].rank for slot in formation.added})
+        self._places.give_places(places, {places[slot].rank for slot in formation.added})
         return {slot: self._environment(places[slot]) for slot in formation.added}
 
     def recall(self) -> frozenset[Slot]:
@@ -180,7 +180,7 @@ class HorovodBackend:
 
     def place_of(self, slot: Slot) -> SlotInfo:
         """Wait for the rank of a worker that has come back."""
-        place = self._places.ask(slot)
+        place = self._places.ask_place(slot)
         self._on_ready(slot)
         return place.result()
 

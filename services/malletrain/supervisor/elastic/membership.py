@@ -32,7 +32,7 @@ class Formation:
 
 @dataclass(frozen=True)
 class Membership:
-    """The state.
+    """Which workers form a job's group, and which are to join or leave it.
 
     Attributes:
         min_hosts: Fewest hosts that a first group is formed of, unless fewer are commanded.
@@ -246,7 +246,6 @@ class Membership:
         """A slot's process has ended.
 
         Args:
-            slot: The slot.
             early: Whether it is not rank 0's, and ended with exit status 0 by itself.
         """
         state = replace(

@@ -339,7 +339,7 @@ class EventLoop:
         if self._releases.kill_due(now):
             self._group.killed_late(now)
         for release in self._releases.finished(now):
-            self._reports.released(release.hosts)
+            self._reports.note_released(release.hosts)
             release.done.set_result(self._state())
 
     # -- what others see -------------------------------------------------------------------------------------------
@@ -359,9 +359,9 @@ class EventLoop:
         progress = self._group.progress
         ending = self._finishing or self._failing or progress.winding_down
         confirmed = self._published.confirmed_hosts if ending else progress.confirmed_hosts
-        kept = self._keeping.until is not None and not self._keeping.awaits_stop
+        without_workers = self._keeping.until is not None and not self._keeping.awaits_stop
         pids, overtaken = tuple(self._group.pids()), self._keeping.overtaken
-        seen = Seen(progress, tuple(confirmed), pids, dict(self._group.failures), kept, overtaken)
+        seen = Seen(progress, tuple(confirmed), pids, dict(self._group.failures), without_workers, overtaken)
         stopping = self._stopping or self._keeping.awaits_stop
         state = view(self._job_id, seen, stopping, self._outcome, self._message)
         self._idle_report = self._idle_report.seen(self._group.idleness(now := time.monotonic()), now)
@@ -407,8 +407,7 @@ class CommandReports:
     """Follows commands. Used from the supervisor's main thread only; without trace contexts it does nothing."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """Begin with none.
-
+        """
         Args:
             clock: Seconds since the epoch.
         """
@@ -427,7 +426,7 @@ class CommandReports:
         return self._finished
 
     def begin(self, kind: Kind, traceparent: str, hosts: Mapping[str, int], sequence: int = 0) -> None:
-        """A command is taken.
+        """Follow a command that was just accepted, until all of it is done.
 
         Args:
             kind: What is commanded.
@@ -454,9 +453,9 @@ class CommandReports:
             workers: Slot and process id of each worker; 0 where it is being started.
             confirmed_sequence: Of the newest SetHosts that was carried out.
         """
-        found = list(workers)
-        there = Counter(slot.host for slot, _ in found)
-        started = Counter(slot.host for slot, pid in found if pid > 0)
+        known = list(workers)
+        there = Counter(slot.host for slot, _ in known)
+        started = Counter(slot.host for slot, pid in known if pid > 0)
         for command in self._open:
             for host, wanted in list(command.waiting.items()):
                 if (started[host] >= wanted) if wanted else not there[host]:
@@ -465,7 +464,7 @@ class CommandReports:
         done = [command for command in self._open if command.sequence and command.sequence <= confirmed_sequence]
         self._end(done, done=True)
 
-    def released(self, hosts: frozenset[str]) -> None:
+    def note_released(self, hosts: frozenset[str]) -> None:
         """Nothing is left on hosts, as was commanded."""
         self._end(
             [
@@ -478,7 +477,7 @@ class CommandReports:
         )
 
     def close(self) -> None:
-        """No worker is left."""
+        """End all that is open: no worker is left, and so nothing more can be done for it."""
         self._end([command for command in self._open if command.sequence], done=False)
         self._end(list(self._open), done=True)
 
@@ -516,13 +515,13 @@ class Keep:
     sequence: int = 0
 
     def shorter(self, other: Keep) -> Keep:
-        """What both say together."""
+        """The stricter of both: it stays for the shorter time, and for the newest command."""
         return Keep(min(self.seconds, other.seconds), max(self.sequence, other.sequence))
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """The state. Times are monotonic seconds.
+    """Whether and how long the supervisor stays without hosts. Times are monotonic seconds.
 
     Attributes:
         keep: What the newest stop asks for; None: to end.
@@ -560,5 +559,5 @@ class Keeping:
         return replace(self, until=now + (0.0 if self.keep is None else self.keep.seconds))
 
     def end(self) -> Keeping:
-        """There are hosts again."""
+        """Wait no longer: there are hosts again."""
         return replace(self, keep=None, until=None)

@@ -33,7 +33,6 @@ class Release:
     """One command to release hosts.
 
     Attributes:
-        hosts: The hosts.
         kill_at: When what is left there is killed, in monotonic seconds.
         done: Gets the state once nothing is left.
         killed: Whether what was left has been killed.
@@ -49,7 +48,6 @@ class Releases:
     """The releases that are under way."""
 
     def __init__(self, occupants: Occupants) -> None:
-        """Begin with none."""
         self._occupants = occupants
         self._open: list[Release] = []
 

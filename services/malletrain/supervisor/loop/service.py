@@ -50,8 +50,7 @@ class SupervisorService(supervisor_pb2_grpc.SupervisorServiceServicer):
     """Passes commands to the event loop."""
 
     def __init__(self, event_loop: EventLoop, board: StateBoard, slots_per_node: int) -> None:
-        """Serve.
-
+        """
         Args:
             slots_per_node: Worker processes on every host of the job.
         """

@@ -46,7 +46,7 @@ class CommandProgress(Protocol):
 
 @dataclass(frozen=True)
 class Seen:
-    """What there is of a job.
+    """What a supervisor knows of its job, from which its state for JobManager is made.
 
     Attributes:
         progress: How far it is.

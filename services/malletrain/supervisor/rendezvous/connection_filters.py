@@ -77,13 +77,13 @@ def new_key() -> bytes:
     return secrets.token_bytes(_KEY_BYTES)
 
 
-def require_signatures(found: socket.socket, key: bytes) -> None:
+def require_signatures(listener: socket.socket, key: bytes) -> None:
     """Have an IPv4 socket sign what it sends, and drop what is not signed with the same key.
 
     Connections that a listening socket has accepted before stay as they are.
 
     Args:
-        found: A listening socket, or one that is not connected yet.
+        listener: A listening socket, or one that is not connected yet.
         key: The secret.
 
     Raises:
@@ -91,7 +91,7 @@ def require_signatures(found: socket.socket, key: bytes) -> None:
     """
     address = struct.pack("=HH4s", socket.AF_INET, 0, bytes(4)).ljust(_STORAGE_BYTES, b"\0")
     option = struct.pack("=BBHi", _PREFIX, 0, len(key), 0) + key.ljust(_MAX_KEY_BYTES, b"\0")
-    found.setsockopt(socket.IPPROTO_TCP, _TCP_MD5SIG_EXT, address + option)
+    listener.setsockopt(socket.IPPROTO_TCP, _TCP_MD5SIG_EXT, address + option)
 
 
 class PeerFilter:
@@ -103,8 +103,7 @@ class PeerFilter:
         owner_of: Callable[[Endpoint, Endpoint], int | None] = connection_owner,
         user_id: int | None = None,
     ) -> None:
-        """Nothing is looked up yet.
-
+        """
         Args:
             addresses: Returns the IP addresses of the nodes on which the job has workers now.
             owner_of: Returns the user id of a peer on this machine.

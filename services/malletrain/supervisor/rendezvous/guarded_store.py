@@ -43,7 +43,7 @@ class GuardedStore:
         *,
         may_be_open: bool = False,
     ) -> None:
-        """Serve.
+        """Opens the store, and serves it in a thread until `close`.
 
         Args:
             admits: Whether a peer may connect, given its side and ours.

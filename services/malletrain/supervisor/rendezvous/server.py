@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 class Rendezvous(Protocol):
-    """What the server asks and tells."""
+    """What the rendezvous server asks the group of workers, and tells it."""
 
     def place_of(self, slot: Slot) -> SlotInfo:
         """Wait for the rank of a worker that has come back."""
@@ -142,10 +142,10 @@ def worker_addresses(value: bytes, peer: str) -> tuple[WorkerAddresses, bytes]:
     Raises:
         NotPlainError: it has another form.
     """
-    found = load_plain_base64(value)
+    content = load_plain_base64(value)
     try:
-        told, key = found
-        ports = {int(port) for addresses in told.values() for _, port in addresses}
+        addresses_by_interface, key = content
+        ports = {int(port) for addresses in addresses_by_interface.values() for _, port in addresses}
     except (AttributeError, TypeError, ValueError) as error:
         raise NotPlainError(f"expected addresses by interface and a key: {error}") from error
     if not isinstance(key, bytes) or not ports or not all(0 < port < 1 << 16 for port in ports):

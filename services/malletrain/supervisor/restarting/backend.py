@@ -82,15 +82,15 @@ class CommandBackend:
         self._sets_gpus = env.VISIBLE_GPUS in environment
 
     def defaults(self) -> Mapping[str, str]:
-        """Nothing."""
+        """No variables: the program is not ours to configure."""
         return {}
 
     def is_ready(self) -> bool:
-        """At once."""
+        """Always: nothing has to be loaded first."""
         return True
 
     def slots(self, hosts: Hosts) -> tuple[Slot, ...]:
-        """The first."""
+        """One slot, on the first host: one process starts all others itself."""
         return tuple(Slot(host, 0) for host, _ in hosts[:1])
 
     def occupies(self, trained: Hosts, hosts: Iterable[str]) -> frozenset[Slot]:

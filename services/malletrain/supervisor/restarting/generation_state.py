@@ -17,7 +17,7 @@ from malletrain.supervisor.workers.slot import Slot
 
 @dataclass(frozen=True)
 class GenerationState:
-    """The state.
+    """The present generation of a job, and what the next one waits for.
 
     Attributes:
         min_hosts: Fewest hosts that a generation begins with, unless fewer are commanded.
@@ -189,7 +189,6 @@ class GenerationState:
         """A member's process has ended.
 
         Args:
-            slot: Its slot.
             warm_by: Until when the next generation waits for all its slots, if it was the last one.
             early: Whether it is not rank 0's, and ended with exit status 0 by itself.
         """

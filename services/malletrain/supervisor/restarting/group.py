@@ -28,7 +28,7 @@ from malletrain.supervisor.workers.worker_exit import (
     WorkerExit,
     finish,
     is_over,
-    told_by,
+    with_error,
 )
 from malletrain.supervisor.workers.worker_pool import WorkerPool
 
@@ -67,8 +67,7 @@ class RestartingGroup:
         restarts_left: int = 3,
         tell: Callable[[str], None] = log.warning,
     ) -> None:
-        """Begin without workers.
-
+        """
         Args:
             saving: Folder in which a member that is saving has a file, named by its process id.
             sharded: Folder in which a member with a part of the state that others do not have has such a file.
@@ -205,7 +204,7 @@ class RestartingGroup:
             return None
         count = self._next.note_failure(ended.slot, now)
         verdict = restarting_exits.next_failure(ended, self._generation, count)
-        return told_by(verdict, self._next.tails.said(ended.slot))
+        return with_error(verdict, self._next.tails.error_text(ended.slot))
 
     def _see_member_end(self, ended: WorkerExit, facts: ExitFacts, now: float) -> Verdict | None:
         before = self._generation
@@ -213,7 +212,7 @@ class RestartingGroup:
         meaning = ended.meaning(role, asked=restarting_exits.member_asked(ended, before, facts))
         failed = meaning is ExitMeaning.FAILED
         seen = replace(ended, lost=True) if ended.slot.host in facts.leaving else ended
-        self._watch.see(seen, now, failed=failed, rescued=ended.slot in self._rescued)
+        self._watch.note_end(seen, now, failed=failed, rescued=ended.slot in self._rescued)
         self._lose(ended, meaning, now, others_end=facts.over or ended.code == 0)
         if facts.over:
             return None
@@ -309,7 +308,7 @@ class RestartingGroup:
         every = {slot for entry in commanded for slot in slots_of(*entry)}
         idle = frozenset(every - set(self._backend.slots(commanded)))
         if not (self._generation.waits_for_more and self._backend.is_ready()):
-            return idle | (self._told(commanded) or set(self._next.warm()))
+            return idle | (self._informed_slots(commanded) or set(self._next.warm()))
         booted = idle | set(self._next.warm())
         basis = self._generation.hosts, commanded
         self._promise = self._promise.seen(basis, self._generation.due(booted, now), now)
@@ -328,7 +327,7 @@ class RestartingGroup:
             self._promise = self._promise.narrowed(fewer, now)
         return idle
 
-    def _told(self, commanded: Hosts) -> set[Slot]:
+    def _informed_slots(self, commanded: Hosts) -> set[Slot]:
         """Slots of the next generation as its workers were told of it, if all of them wait for it.
 
         The one before has left for it. Others that have booted since come at the next change: with them those that are
@@ -339,8 +338,8 @@ class RestartingGroup:
             return set()
         places = self._backend.places(self._generation.epoch + 1, hosts)
         waiting = {slot: self._next.get(slot) for slot in self._next.warm() if slot in places}
-        told = {slot for slot, worker in waiting.items() if worker is not None and worker.place == places[slot]}
-        return told if told == set(places) else set()
+        informed = {slot for slot, worker in waiting.items() if worker is not None and worker.place == places[slot]}
+        return informed if informed == set(places) else set()
 
     def _form(self, ready: Set[Slot], now: float) -> None:
         slots = self._backend.slots(self._generation.target(ready, now))
@@ -360,7 +359,7 @@ class RestartingGroup:
             worker.go({**environments[slot], **own})
         self._formed_at = now
         self._rescued.clear()
-        self._watch.formed(len(self._generation.hosts), now)
+        self._watch.begin_generation(len(self._generation.hosts), now)
 
     def _extend(self, now: float) -> bool:
         """Give the members more time, once, if one shows that it is saving; whether they got it."""

@@ -31,7 +31,6 @@ class PlainHorovodBackend:
     hands_over = False
 
     def __init__(self, rendezvous: RendezvousConfig) -> None:
-        """Start nothing yet."""
         self._config = rendezvous
         self._present: _Served | None = None
         self._next: _Served | None = None
@@ -41,15 +40,15 @@ class PlainHorovodBackend:
         return {"HOROVOD_GLOO_TIMEOUT_SECONDS": _GLOO_SECONDS, **env.TRAINER_DEFAULTS}
 
     def is_ready(self) -> bool:
-        """At once."""
+        """Always: nothing has to be loaded first."""
         return True
 
     def slots(self, hosts: Hosts) -> tuple[Slot, ...]:
-        """All of them."""
+        """All slots of all hosts: one worker for each."""
         return tuple(slot for entry in hosts for slot in slots_of(*entry))
 
     def occupies(self, trained: Hosts, hosts: Iterable[str]) -> frozenset[Slot]:
-        """Those on these hosts."""
+        """The workers on these hosts: each uses its own host alone."""
         wanted = set(hosts)
         return frozenset(slot for slot in self.slots(trained) if slot.host in wanted)
 
@@ -124,7 +123,7 @@ class _FixedWorld:
         return INVALID_SLOT_INFO
 
     def show_up(self, rank: int) -> None:
-        """It begins to connect."""
+        """Note that the worker of a rank begins to connect."""
         del rank
         self.reached = True
 

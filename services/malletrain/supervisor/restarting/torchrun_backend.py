@@ -77,11 +77,11 @@ class TorchrunBackend:
         return self._torch is not None
 
     def slots(self, hosts: Hosts) -> tuple[Slot, ...]:
-        """All of them."""
+        """All slots of all hosts: one worker for each."""
         return tuple(slot for entry in hosts for slot in slots_of(*entry))
 
     def occupies(self, trained: Hosts, hosts: Iterable[str]) -> frozenset[Slot]:
-        """Those on these hosts."""
+        """The workers on these hosts: each uses its own host alone."""
         wanted = set(hosts)
         return frozenset(slot for slot in self.slots(trained) if slot.host in wanted)
 

@@ -48,8 +48,7 @@ class RemoteWorker:
         send: Callable[[pb.ControlWorkersRequest], None],
         lost: threading.Event,
     ) -> None:
-        """It has been asked for.
-
+        """
         Args:
             number: Identifies it to the agent.
             here: Whether the agent is on this machine.
@@ -139,8 +138,8 @@ class RemoteWorker:
 
     def terminate(self, grace: float) -> None:
         """Send SIGTERM: the worker may save its state, and then ends."""
-        asked = pb.TerminateWorker(worker=self.number, grace_seconds=grace)
-        self._send(pb.ControlWorkersRequest(terminate=asked))
+        request = pb.TerminateWorker(worker=self.number, grace_seconds=grace)
+        self._send(pb.ControlWorkersRequest(terminate=request))
 
     def kill(self) -> None:
         """Kill its process group."""
@@ -156,7 +155,7 @@ class RemoteWorker:
         self._session_ended = True
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: the agent has the process, and this object no file."""
 
 
 _ROLE = "agent"
@@ -323,10 +322,10 @@ class AgentLink:
         if kind == "leaving":
             self.is_leaving = True
         elif kind == "idle_changed":
-            told, now = response.idle_changed, time.monotonic()
-            idle = math.isfinite(told.idle_seconds) and told.idle_seconds > 0
-            wait = Wait(told.wait) if int(told.wait) in set(map(int, Wait)) else Wait.OTHER
-            self.idleness = Idleness(now - told.idle_seconds, wait) if idle else None
+            change, now = response.idle_changed, time.monotonic()
+            idle = math.isfinite(change.idle_seconds) and change.idle_seconds > 0
+            wait = Wait(change.wait) if int(change.wait) in set(map(int, Wait)) else Wait.OTHER
+            self.idleness = Idleness(now - change.idle_seconds, wait) if idle else None
         elif kind == "swept":
             if (event := self._sweeps.pop(response.swept.request, None)) is not None:
                 event.set()
@@ -342,8 +341,7 @@ class AgentLinks:
     """The connections to the agents of a job's nodes. Use from one thread."""
 
     def __init__(self, certificate: Path | None) -> None:
-        """Begin without addresses.
-
+        """
         Args:
             certificate: The supervisors' certificate file; None if all nodes are virtual nodes of this machine.
         """

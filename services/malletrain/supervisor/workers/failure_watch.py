@@ -26,8 +26,7 @@ class FailureWatch:
     """
 
     def __init__(self, tails: LogTails, restarts_left: int) -> None:
-        """Nothing has failed yet.
-
+        """
         Args:
             restarts_left: How often the job may still be restarted after failures of its own.
         """
@@ -39,7 +38,7 @@ class FailureWatch:
         self._formed_at: float | None = None
         self._ends: list[MemberEnd] = []
 
-    def formed(self, scale: int, now: float) -> None:
+    def begin_generation(self, scale: int, now: float) -> None:
         """A generation begins on so many hosts."""
         self._scale, self._formed_at, self.newest = scale, now, None
         self._ends.clear()
@@ -49,7 +48,7 @@ class FailureWatch:
         """Whether a worker has failed, and it is not settled yet what that means."""
         return bool(self._ends)
 
-    def see(self, ended: WorkerExit, now: float, *, failed: bool, rescued: bool, newcomer: bool = False) -> None:
+    def note_end(self, ended: WorkerExit, now: float, *, failed: bool, rescued: bool, newcomer: bool = False) -> None:
         """A worker has ended.
 
         Args:
@@ -63,7 +62,7 @@ class FailureWatch:
             return
         if failed and self._ends and now > self._ends[0].at + _LATE_SECONDS and not rescued:
             self._ends.clear()
-        self._ends.append(MemberEnd(ended, now, self._tails.said(ended.slot), rescued, newcomer))
+        self._ends.append(MemberEnd(ended, now, self._tails.error_text(ended.slot), rescued, newcomer))
 
     @property
     def so_far(self) -> str:

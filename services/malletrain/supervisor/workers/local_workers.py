@@ -54,7 +54,7 @@ _LAST_LOOK_SECONDS = 1.0
 
 
 class LocalWorkers:
-    """Starts and collects them. Use from the main thread only."""
+    """Starts the workers of this machine, and collects their exit status. Use from the main thread only."""
 
     def __init__(self, manager: StandbyManager, own_pids: Iterable[int] = (), groups: Cgroups | None = None) -> None:
         """Become the parent of what workers leave behind, and of workers that are forked.

@@ -17,7 +17,6 @@ class LogTails:
     """Where in its log each worker began, so that what an earlier one wrote is not taken for its own."""
 
     def __init__(self, logs: Path) -> None:
-        """Read nothing yet."""
         self._logs = logs
         self._begins: dict[Slot, int] = {}
 
@@ -28,7 +27,7 @@ class LogTails:
         except OSError:
             self._begins[slot] = 0
 
-    def said(self, slot: Slot) -> ErrorText:
+    def error_text(self, slot: Slot) -> ErrorText:
         """What the worker of a slot has said at its end; nothing if its log can't be read."""
         try:
             with open_plain(self._logs / worker_log(*slot)) as file:

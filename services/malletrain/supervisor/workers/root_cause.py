@@ -53,31 +53,31 @@ class MemberEnd:
     Attributes:
         ended: The worker.
         at: When its end was seen, in monotonic seconds.
-        said: What its last lines say.
+        error_text: What its last lines say.
         rescued: Whether it was asked to save, or killed, after another one had ended.
         newcomer: Whether it was only about to take part.
     """
 
     ended: WorkerExit
     at: float
-    said: ErrorText
+    error_text: ErrorText
     rescued: bool = False
     newcomer: bool = False
 
     @property
     def guilt(self) -> Guilt:
         """What its end says of the cause."""
-        ended, said = self.ended, self.said
+        ended, error_text = self.ended, self.error_text
         if ended.lost or (ended.killed and not self.rescued):
             return Guilt.TAKEN
         own_signal = -ended.code in _OWN_SIGNALS
         if ended.killed:
-            return Guilt.OWN if said.is_own else Guilt.CONSEQUENCE
-        if said.is_consequence or ended.code == 0 or (self.rescued and ended.code < 0 and not own_signal):
+            return Guilt.OWN if error_text.is_own else Guilt.CONSEQUENCE
+        if error_text.is_consequence or ended.code == 0 or (self.rescued and ended.code < 0 and not own_signal):
             return Guilt.CONSEQUENCE
         if ended.code < 0 and not (own_signal or ended.out_of_memory):
             return Guilt.TAKEN
-        return Guilt.OWN if said.is_own or ended.code < 0 else Guilt.UNKNOWN
+        return Guilt.OWN if error_text.is_own or ended.code < 0 else Guilt.UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -133,16 +133,16 @@ def failure_of(ends: Sequence[MemberEnd], scale: int, seconds: float) -> Failure
         seconds: For how long, in seconds.
     """
     root = root_cause(ends)
-    ended, said = root.ended, root.said
+    ended, error_text = root.ended, root.error_text
     taken = ended.lost or (ended.killed and not ended.hung and not root.rescued)
-    has_spoken = not (taken or ended.hung) and (ended.code > 0 or said.is_own)
+    has_spoken = not (taken or ended.hung) and (ended.code > 0 or error_text.is_own)
     return Failure(
         slot=ended.slot,
-        message=f"{ended.how}: {said.error}" if has_spoken and said.error else ended.how,
+        message=f"{ended.how}: {error_text.error}" if has_spoken and error_text.error else ended.how,
         by_script=root.guilt in (Guilt.OWN, Guilt.UNKNOWN),
         taken=taken,
         newcomer=root.newcomer,
         scale=scale,
         seconds=seconds,
-        log=said.lines,
+        log=error_text.lines,
     )

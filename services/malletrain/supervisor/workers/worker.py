@@ -19,15 +19,11 @@ class Worker(Protocol):
     """A worker process. It boots at once, and runs the job's own code when `go` is called.
 
     Attributes:
-        slot: Its slot.
         here: Whether its process is on this machine.
         going: Whether `go` has been called.
         killed: Whether `kill` has been called.
         hung: Whether it was killed because it hung.
         place: Variables of the place that `prepare` has told; None before.
-        lost: Whether it has ended with the agent of its node, or could not be started there.
-        out_of_memory: Whether the kernel killed processes on its node for want of memory when it was killed.
-        of_release_0_1: Whether an agent of release 0.1 has started it, so that its trainer may be of that release, too.
     """
 
     slot: Slot
@@ -39,15 +35,15 @@ class Worker(Protocol):
 
     @property
     def lost(self) -> bool:
-        """See above."""
+        """Whether it has ended with the agent of its node, or could not be started there."""
 
     @property
     def out_of_memory(self) -> bool:
-        """See above."""
+        """Whether the kernel killed processes on its node for want of memory when it was killed."""
 
     @property
     def of_release_0_1(self) -> bool:
-        """See above."""
+        """Whether an agent of release 0.1 has started it, so that its trainer may be of that release, too."""
 
     @property
     def pid(self) -> int:
@@ -144,6 +140,5 @@ def lineage(number: int, workers: Iterable[Worker]) -> Mapping[str, str]:
 
     Args:
         number: Number of the group or generation that has begun with what is on disk.
-        workers: Its workers.
     """
     return {} if any(worker.of_release_0_1 for worker in workers) else {env.LINEAGE: str(number)}

@@ -48,7 +48,7 @@ class ExitMeaning(Enum):
     LEFT = auto()
     """It was asked to leave, or killed by the supervisor."""
     FAILED = auto()
-    """It failed."""
+    """It failed: the job is restarted, or the others go on without it."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ class Verdict:
 
 def is_over(ended: WorkerExit, role: WorkerRole, meaning: ExitMeaning, facts: ExitFacts) -> bool:
     """Whether the training is over by the end of this worker: by its exit status, or because the trainer says so."""
-    said = ended.code == 0 and role is not WorkerRole.NEW_WORKER and facts.completed
-    return said or meaning is ExitMeaning.DONE
+    by_exit_status = ended.code == 0 and role is not WorkerRole.NEW_WORKER and facts.completed
+    return by_exit_status or meaning is ExitMeaning.DONE
 
 
 def finish(ended: WorkerExit, members: int) -> Verdict:
@@ -159,6 +159,6 @@ def finish(ended: WorkerExit, members: int) -> Verdict:
     return Verdict(Consequence.FINISH, f"{who} on {ended.slot.host} ended with exit status 0")
 
 
-def told_by(verdict: Verdict, said: ErrorText) -> Verdict:
+def with_error(verdict: Verdict, error_text: ErrorText) -> Verdict:
     """A verdict with what the worker itself has said at its end."""
-    return replace(verdict, message=f"{verdict.message}: {said.error}") if said.error else verdict
+    return replace(verdict, message=f"{verdict.message}: {error_text.error}") if error_text.error else verdict

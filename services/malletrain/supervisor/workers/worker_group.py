@@ -59,7 +59,6 @@ class WorkerGroup(Occupants, Protocol):
         """Give up hosts; their workers may save and leave.
 
         Args:
-            hosts: The hosts.
             grace: How long their workers may take, in seconds.
             now: The time.
 

@@ -79,7 +79,6 @@ class EndedWorker:
     """A worker whose process has ended, while processes of its session may be left.
 
     Attributes:
-        worker: The worker.
         since: When the rest of its process group was killed, in monotonic seconds; None: not yet.
     """
 
@@ -109,8 +108,7 @@ class WorkerPool:
         *,
         warm: bool = True,
     ) -> None:
-        """Begin without workers.
-
+        """
         Args:
             defaults: Environment variables, for those that the job does not set.
             mark: Identifies this supervisor in the workers' environment; see `Reaper`.
@@ -241,8 +239,8 @@ class WorkerPool:
         Returns:
             Their slots.
         """
-        told = {slot: self._workers[slot].place for slot in self.warm() if slot in places}
-        wrong = [slot for slot, place in told.items() if place not in (None, places[slot])]
+        known_places = {slot: self._workers[slot].place for slot in self.warm() if slot in places}
+        wrong = [slot for slot, place in known_places.items() if place not in (None, places[slot])]
         self.kill(self._workers[slot] for slot in wrong)
         self._anew.update(wrong)
         if wrong:

@@ -15,8 +15,8 @@ class UnreadableError(MalleTrainError):
     """An answer was cut short, or is not what was asked for. It is dropped as a whole; the answer before stays."""
 
     def __init__(self, expected: str, got: str) -> None:
-        shown = got if len(got) <= _SHOWN else f"{got[: _SHOWN - 3]}..."
-        super().__init__(f"expected {expected}, got {shown!r}")
+        excerpt = got if len(got) <= _SHOWN else f"{got[: _SHOWN - 3]}..."
+        super().__init__(f"expected {expected}, got {excerpt!r}")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class NodeReservation:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What the scheduler says of the future.
+    """Main jobs and reservations that the scheduler has planned.
 
     Attributes:
         planned: Planned starts of pending jobs.

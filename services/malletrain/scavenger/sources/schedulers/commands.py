@@ -25,8 +25,8 @@ class CommandFailedError(SourceError):
         status: Its exit status.
     """
 
-    def __init__(self, program: str, status: int, said: str) -> None:
-        super().__init__(f"{program} ended with status {status}: {said}")
+    def __init__(self, program: str, status: int, error_output: str) -> None:
+        super().__init__(f"{program} ended with status {status}: {error_output}")
         self.status = status
 
 
@@ -48,13 +48,13 @@ NO_INPUT = Input()
 class RunCommand(Protocol):
     """Runs a program and returns what it prints."""
 
-    async def __call__(self, argv: Sequence[str], timeout_seconds: float, given: Input = NO_INPUT) -> str:
+    async def __call__(self, argv: Sequence[str], timeout_seconds: float, command_input: Input = NO_INPUT) -> str:
         """Run it and return its standard output. Bytes that are not UTF-8 are replaced: users name jobs as they like.
 
         Args:
             argv: Program and arguments.
             timeout_seconds: Time limit.
-            given: Its standard input.
+            command_input: Its standard input.
 
         Raises:
             CommandFailedError: it ended with another status than 0.
@@ -62,13 +62,13 @@ class RunCommand(Protocol):
         """
 
 
-async def run_command(argv: Sequence[str], timeout_seconds: float, given: Input = NO_INPUT) -> str:
+async def run_command(argv: Sequence[str], timeout_seconds: float, command_input: Input = NO_INPUT) -> str:
     """Run a program in its own session. The session is killed when time is up or the caller is cancelled.
 
     Args:
         argv: Program and arguments.
         timeout_seconds: Time limit.
-        given: Its standard input.
+        command_input: Its standard input.
 
     Raises:
         CommandFailedError: it ended with another status than 0.
@@ -76,13 +76,16 @@ async def run_command(argv: Sequence[str], timeout_seconds: float, given: Input 
     """
     try:
         process = await start_command(
-            argv, _environment(), given=given.text.encode() if given.text else None, seconds=timeout_seconds
+            argv,
+            _environment(),
+            stdin=command_input.text.encode() if command_input.text else None,
+            seconds=timeout_seconds,
         )
     except (OSError, ValueError) as error:
         raise SourceError(f"{argv[0]} can't be run: {error}") from error
     try:
         async with asyncio.timeout(timeout_seconds):
-            output, errors = await _hear(process)
+            output, errors = await _read_output(process)
     except TimeoutError as error:
         raise SourceError(f"{argv[0]} has not answered within {timeout_seconds:g} s") from error
     finally:
@@ -90,26 +93,26 @@ async def run_command(argv: Sequence[str], timeout_seconds: float, given: Input 
     if len(output) > _MAX_BYTES:
         raise SourceError(f"{argv[0]} printed more than {_MAX_BYTES} bytes")
     if process.returncode:
-        raise CommandFailedError(argv[0], process.returncode, _shortened(errors.decode(errors="replace").strip()))
+        raise CommandFailedError(argv[0], process.returncode, _shorten(errors.decode(errors="replace").strip()))
     return output.decode(errors="replace")
 
 
-def _shortened(said: str) -> str:
+def _shorten(text: str) -> str:
     """The first line, which tells what is wrong, and the end of the others; qsub prints its usage after it."""
-    first, _, others = said.partition("\n")
+    first, _, others = text.partition("\n")
     rest = others.strip()
-    shown = f"{first[:_SHOWN_LINE]}\n{rest[-_SHOWN_END:]}" if rest else first[:_SHOWN_LINE]
-    return shown or "no message on standard error"
+    excerpt = f"{first[:_SHOWN_LINE]}\n{rest[-_SHOWN_END:]}" if rest else first[:_SHOWN_LINE]
+    return excerpt or "no message on standard error"
 
 
 def _environment() -> dict[str, str]:
     """The environment without variables that change formats, times in UTC."""
     shaping = ("SINFO_", "SQUEUE_", "SLURM_TIME_FORMAT", "LC_", "LANG")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(shaping)}
-    return kept | {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(shaping)}
+    return variables | {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
-async def _hear(process: RunningCommand) -> tuple[bytes, bytes]:
+async def _read_output(process: RunningCommand) -> tuple[bytes, bytes]:
     """What a process prints and says, until it ends. It is killed when it prints too much."""
     output, errors, _ = await asyncio.gather(
         _read(process.stdout, _MAX_BYTES, process.kill), _read(process.stderr, _MAX_ERROR_BYTES), process.wait()

@@ -154,7 +154,7 @@ def _amounts(vnodes: Iterable[Vnode]) -> tuple[_Amounts, _Amounts]:
 def _read(vnode: Vnode, name: str) -> _Amounts:
     table = vnode.get(name, {})
     if not isinstance(table, dict):
-        raise _OddAmountError(f"{name} = {_shown(table)}")
+        raise _OddAmountError(f"{name} = {_excerpt(table)}")
     return _Amounts(_count(table, "ngpus"), _count(table, "ncpus"), _memory(table))
 
 
@@ -164,7 +164,7 @@ def _count(table: Vnode, name: str) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS:
         value = int(value)
     if type(value) is not int or not 0 <= value <= _MAX_COUNT:
-        raise _OddAmountError(f"{name} = {_shown(value)}")
+        raise _OddAmountError(f"{name} = {_excerpt(value)}")
     return value
 
 
@@ -172,9 +172,9 @@ def _memory(table: Vnode) -> int:
     value = table.get("mem", 0)
     in_bytes = value if type(value) is int and value >= 0 else size_bytes(value)
     if in_bytes is None:
-        raise _OddAmountError(f"mem = {_shown(value)}")
+        raise _OddAmountError(f"mem = {_excerpt(value)}")
     return in_bytes
 
 
-def _shown(value: Any) -> str:
+def _excerpt(value: Any) -> str:
     return repr(value)[:40]

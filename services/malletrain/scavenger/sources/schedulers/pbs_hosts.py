@@ -15,7 +15,7 @@ from malletrain.scavenger.sources.schedulers.availability import UnreadableError
 from malletrain.scavenger.sources.schedulers.tolerant_json import read_answer
 
 Vnode = Mapping[str, Any]
-"""Its attributes."""
+"""The attributes of a vnode, as `pbsnodes -F json` prints them."""
 
 _OFFLINE = frozenset({"offline", "offline_by_mom", "maintenance", "resv-exclusive"})
 """States in which a node is left by whatever of ours runs there; `resv-exclusive`: a reservation has begun."""
@@ -47,7 +47,7 @@ USUAL_GPU_RESOURCES = GpuResources()
 
 @dataclass(frozen=True)
 class PbsHosts:
-    """What an answer says.
+    """The hosts in an answer of PBS.
 
     Attributes:
         vnodes: The vnodes of each host.
@@ -141,8 +141,6 @@ def facts_of(
     """What a host is.
 
     Args:
-        vnodes: Its vnodes.
-        pool: Its pool.
         gpu_resources: Where it is told what GPUs are.
         topology_resources: Resources of a vnode that name the groups it is in, from the outermost.
     """

@@ -98,8 +98,7 @@ class PolledSource:
         placeholders: PlaceholderView | None = None,
         state_file: ScavengerStateFile | None = None,
     ) -> None:
-        """Ask nothing yet.
-
+        """
         Args:
             queries: What to ask.
             staleness: For how long answers are used.
@@ -118,7 +117,7 @@ class PolledSource:
         self._stored_at = clock.monotonic()
         stored = state_file.section(self._section) if state_file is not None else {}
         self._ages = IdleAges.restored(stored, clock.time())
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
         self._log = structlog.get_logger(__name__).bind(source=queries.nodes.source)
 
     def order(self) -> Sequence[str]:
@@ -130,7 +129,7 @@ class PolledSource:
         return self._ages.lengths
 
     def status(self) -> SourceStatus:
-        """How each query fares."""
+        """Counts and times of each query."""
         return SourceStatus(tuple(query.status() for query in self.queries.all()))
 
     def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
@@ -193,10 +192,10 @@ class PolledSource:
 
     def _tell_unclear(self, states: NodeStates) -> None:
         """Log each node in a state that is not known, once."""
-        new = [entry for entry in states.unclear.items() if entry not in self._told][: _MAX_TOLD - len(self._told)]
+        new = [entry for entry in states.unclear.items() if entry not in self._logged][: _MAX_TOLD - len(self._logged)]
         for node, state in new:
             self._log.warning("a node is in a state that is not known; it is not used", node=node, state=state)
-        self._told.update(new)
+        self._logged.update(new)
 
     def _store_ages(self) -> None:
         if self._state_file is not None:
@@ -223,9 +222,9 @@ class PolledSource:
         paths = (self.queries.topology.answer if self.queries.topology else None) or {}
         facts = {}
         for name in states.known:
-            told = states.facts.get(name, NO_FACTS)
-            about = classes.get(name, told)
-            pool = told.pool or self._selection.pool
+            answered = states.facts.get(name, NO_FACTS)
+            about = classes.get(name, answered)
+            pool = answered.pool or self._selection.pool
             facts[name] = _placed(about, pool, path_of_unit(name, paths.get(node_of_unit(name), about.topology)))
         return facts
 

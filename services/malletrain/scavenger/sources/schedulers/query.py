@@ -118,7 +118,7 @@ class Query(Generic[AnswerT]):
         return self._answer if self.age_seconds <= limit_seconds else None
 
     def status(self) -> QueryStatus:
-        """How this query fares."""
+        """Counts and times of this query."""
         return QueryStatus(
             self.source,
             self.name,
