@@ -104,7 +104,8 @@ class CheckInterval:
         self._left = batches
 
 
-_COMMIT, _SAVE, _STOP = 1, 2, 4
+COMMIT, SAVE, STOP = 1, 2, 4
+"""What rank 0 decides that all workers do, as bits of one number."""
 
 
 class Stopped(SystemExit):
@@ -253,19 +254,23 @@ class Replica(abc.ABC):
 
     def _act(self, flags: int) -> None:
         """Do what rank 0 has decided."""
-        if flags & _SAVE:
-            self._save()
-        if flags & _STOP:
+        if flags & SAVE:
+            self._save(last=bool(flags & STOP))
+        if flags & STOP:
             self._stop(save=self.rank == 0)
-        if flags & _COMMIT:
+        if flags & COMMIT:
             self._commit()
             self._committed()
 
-    def _save(self) -> None:
-        """Save the state; all workers call it at the same batch."""
+    def _save(self, *, last: bool = False) -> None:
+        """Save the state; all workers call it at the same batch.
+
+        Args:
+            last: Nothing is trained after it.
+        """
         states = self._gather(random_states())
         if self.rank == 0:
-            self._checkpoints.save(self.samples, lambda: self._content(states))
+            self._checkpoints.save(self.samples, lambda: self._content(states), last=last)
 
     def _is_saved(self) -> bool:
         """Whether the present state is on disk, or there are no checkpoints."""
@@ -279,11 +284,11 @@ class Replica(abc.ABC):
         batches = self._check_interval.measure()
         if should_stop():
             self._marker.create()
-            return [_STOP if self._is_saved() else _STOP | _SAVE, batches]
+            return [STOP if self._is_saved() else STOP | SAVE, batches]
         requested, on_disk = self._commit_requested()
         commit = requested or time.monotonic() - self._committed_at >= self._commit_seconds
         save = on_disk or self._is_save_due(committing=commit)
-        return [(_COMMIT if commit else 0) | (_SAVE if save else 0), batches]
+        return [(COMMIT if commit else 0) | (SAVE if save else 0), batches]
 
     def _stop(self, save: bool) -> None:
         """End the process.
