@@ -95,7 +95,8 @@ class DiskRoom:
         if free is not None and size and free < _FEW * size:
             self._warnings.warn(
                 _LITTLE_ROOM,
-                f"room for {free // size} further checkpoints of {in_words(size)} in {folder}: {in_words(free)} free",
+                f"{in_words(free)} are free in {folder}: room for {free / size:.1f} further checkpoints of"
+                f" {in_words(size)}",
             )
         else:
             self._warnings.forget(_LITTLE_ROOM)
