@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="needs torch")
 import torch
 
 from malletrain.client.checkpoint_manager import CheckpointManager, SaveStatistics
-from malletrain.client.retention import Retention
+from malletrain.client.checkpoint_retention import CheckpointRetention
 
 
 class State:
@@ -278,7 +278,7 @@ def test_costs_are_the_size_and_the_times_of_saves_and_of_the_load(
 
 
 def test_as_many_are_kept_as_is_said(tmp_path: Path) -> None:
-    manager = CheckpointManager(tmp_path, 30.0, retention=Retention(3))
+    manager = CheckpointManager(tmp_path, 30.0, retention=CheckpointRetention(3))
     for samples in range(5):
         assert manager.save_and_wait(samples, State(samples))
     assert len(list(tmp_path.iterdir())) == 3

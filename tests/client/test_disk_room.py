@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.client.checkpoint_retention import CheckpointRetention
 from malletrain.client.checkpoints import Checkpoints
 from malletrain.client.checksum import ChecksumWriter
 from malletrain.client.disk_room import DiskRoom, free_bytes, size_of
-from malletrain.client.retention import Retention
 from malletrain.client.warn_once import WarnOnce
 
 MB = 1 << 20
@@ -41,7 +41,7 @@ def samples_on(folder: Path) -> list[int]:
 
 
 def test_older_ones_make_room_and_the_newest_stays(disk: Path) -> None:
-    checkpoints = Checkpoints(disk, Retention(5))
+    checkpoints = Checkpoints(disk, CheckpointRetention(5))
     for samples in (1, 2, 3):
         save(checkpoints, samples, 2 * MB)
     assert samples_on(disk) == [1, 2, 3]
@@ -54,7 +54,7 @@ def test_older_ones_make_room_and_the_newest_stays(disk: Path) -> None:
 
 
 def test_what_does_not_fit_is_not_begun(disk: Path) -> None:
-    checkpoints = Checkpoints(disk, Retention(5))
+    checkpoints = Checkpoints(disk, CheckpointRetention(5))
     for samples in (1, 2):
         save(checkpoints, samples, 3 * MB)
 
@@ -110,7 +110,7 @@ def test_the_size_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
 
 
 def test_all_kept_together_are_within_their_bytes(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, Retention(10, 2500))
+    checkpoints = Checkpoints(tmp_path, CheckpointRetention(10, 2500))
     for samples in (1, 2, 3):
         save(checkpoints, samples, 1000)
     assert samples_on(tmp_path) == [2, 3]

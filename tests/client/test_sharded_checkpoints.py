@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from malletrain.client import sharded_checkpoints
+from malletrain.client.checkpoint_retention import CheckpointRetention
 from malletrain.client.disk_room import DiskRoom
-from malletrain.client.retention import Retention
 from malletrain.client.sharded_checkpoints import ShardedCheckpoints
 from tests.support.ports import free_port
 
@@ -75,13 +75,13 @@ def samples_on(folder: Path) -> list[int]:
 
 @pytest.mark.usefixtures("group")
 def test_as_many_are_kept_as_is_said(tmp_path: Path) -> None:
-    checkpoints = ShardedCheckpoints(tmp_path, 30.0, retention=Retention(3))
+    checkpoints = ShardedCheckpoints(tmp_path, 30.0, retention=CheckpointRetention(3))
     for samples in range(1, 6):
         assert save(checkpoints, samples)
     checkpoints.remove_old()
     assert samples_on(tmp_path) == [3, 4, 5]
     # Each has more than 4000 bytes.
-    by_size = ShardedCheckpoints(tmp_path, 30.0, retention=Retention(3, 5000))
+    by_size = ShardedCheckpoints(tmp_path, 30.0, retention=CheckpointRetention(3, 5000))
     by_size.remove_old()
     assert samples_on(tmp_path) == [5]
 

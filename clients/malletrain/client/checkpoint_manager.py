@@ -15,11 +15,11 @@ from typing import Any
 
 from malletrain.client import note_save, phase
 from malletrain.client.available_memory import available_memory, fits_in_memory, no_copy
+from malletrain.client.checkpoint_retention import CheckpointRetention, SaveRate
 from malletrain.client.checkpoints import Checkpoints, UnfinishedCheckpoint
 from malletrain.client.checksum import ChecksumWriter
 from malletrain.client.disk_room import DiskRoom
 from malletrain.client.phases import SAVE
-from malletrain.client.retention import Retention, SaveRate
 from malletrain.client.snapshots import (
     SnapshotMemoryPool,
     read_snapshot,
@@ -58,7 +58,7 @@ class CheckpointManager:
         interval_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         *,
-        retention: Retention | None = None,
+        retention: CheckpointRetention | None = None,
         seconds_left: Callable[[], float | None] = lambda: None,
         memory: Callable[[], int | None] = available_memory,
     ) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from malletrain.client.checkpoint_retention import CheckpointRetention
 from malletrain.client.checksum import ChecksumWriter, CorruptFileError, has_checksum, verify_checksum
 from malletrain.client.disk_room import DiskRoom, size_of
-from malletrain.client.retention import Retention
 from malletrain.common.files import sync_directory
 
 StateT = TypeVar("StateT")
@@ -26,7 +26,9 @@ _BROKEN_SUFFIX = ".broken"
 class Checkpoints:
     """The checkpoints of one job in a folder, named by their sample counter."""
 
-    def __init__(self, folder: Path, retention: Retention | None = None, room: DiskRoom | None = None) -> None:
+    def __init__(
+        self, folder: Path, retention: CheckpointRetention | None = None, room: DiskRoom | None = None
+    ) -> None:
         """Touch nothing yet.
 
         Args:
@@ -35,7 +37,7 @@ class Checkpoints:
             room: The free space there; None: that of the file system.
         """
         self._folder = folder
-        self._retention = retention or Retention()
+        self._retention = retention or CheckpointRetention()
         self._room = room or DiskRoom()
 
     def save(self, samples: int, write: Callable[[ChecksumWriter], None]) -> int:

@@ -39,6 +39,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from malletrain.client import current_job, done, seconds_to_leave, should_stop
+from malletrain.client.checkpoint_retention import CheckpointRetention
 from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps
 from malletrain.client.distributed import DistributedTraining, PlainTrainingState, init
@@ -46,7 +47,6 @@ from malletrain.client.lr_scaling import RateRamp
 from malletrain.client.neighbour_copies import NeighbourCopies
 from malletrain.client.replica import SAVE, STOP, Stopped
 from malletrain.client.replicas import replica_place
-from malletrain.client.retention import Retention
 from malletrain.client.saving_marker import SavingMarker
 from malletrain.client.shard_parts import part_of, parts_folder, write_part
 from malletrain.client.sharded_checkpoints import ShardedCheckpoints, samples_in, say_where
@@ -131,7 +131,7 @@ class ShardedTraining(DistributedTraining):
         job = current_job()
         folder = checkpoint_folder or (job.checkpoint_directory if job else None)
         self._folder = folder
-        retention = Retention(checkpoints_kept, max_checkpoint_bytes)
+        retention = CheckpointRetention(checkpoints_kept, max_checkpoint_bytes)
         self._sharded = ShardedCheckpoints(
             folder, checkpoint_seconds, retention=retention, seconds_left=seconds_to_leave
         )

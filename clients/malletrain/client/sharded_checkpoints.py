@@ -25,9 +25,9 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
 
 from malletrain.client import note_save, phase
 from malletrain.client.available_memory import available_memory, fits_in_memory, no_copy
+from malletrain.client.checkpoint_retention import CheckpointRetention, SaveRate
 from malletrain.client.disk_room import DiskRoom, size_of
 from malletrain.client.phases import SAVE
-from malletrain.client.retention import Retention, SaveRate
 from malletrain.client.shard_parts import PartsReader, Shards, complete_parts, read_plain
 from malletrain.client.snapshots import snapshot_of, tensor_bytes
 from malletrain.client.warn_once import WarnOnce, describe
@@ -52,7 +52,7 @@ class ShardedCheckpoints:
         interval_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         *,
-        retention: Retention | None = None,
+        retention: CheckpointRetention | None = None,
         seconds_left: Callable[[], float | None] = lambda: None,
         memory: Callable[[], int | None] = available_memory,
         room: DiskRoom | None = None,
@@ -71,7 +71,7 @@ class ShardedCheckpoints:
         self._folder = folder
         self._interval = interval_seconds
         self._clock = clock
-        self._retention = retention or Retention()
+        self._retention = retention or CheckpointRetention()
         self._seconds_left = seconds_left
         self._available = memory
         self._warnings = WarnOnce()

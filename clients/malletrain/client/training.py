@@ -13,11 +13,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from malletrain.client import current_job, done, install_signal_handler, report, seconds_to_leave
 from malletrain.client.checkpoint_manager import CheckpointManager
+from malletrain.client.checkpoint_retention import CheckpointRetention
 from malletrain.client.extra_state import Stateful
 from malletrain.client.job_context import read_batch_per_worker
 from malletrain.client.lr_scaling import LearningRates, ScalingRule, ScalingRuleChoice, scaling_rule
 from malletrain.client.replica import Replica, Stopped
-from malletrain.client.retention import Retention
 from malletrain.client.sampling import ElasticBatches, EpochOrder, Permute, WorkerSampler
 from malletrain.client.saving_marker import SavingMarker
 from malletrain.client.schedules import SampleSchedule, is_schedule, move_to
@@ -107,7 +107,7 @@ class Training(Replica):
             CheckpointManager(
                 checkpoint_folder or (job.checkpoint_directory if job else None),
                 checkpoint_seconds,
-                retention=Retention(checkpoints_kept, max_checkpoint_bytes),
+                retention=CheckpointRetention(checkpoints_kept, max_checkpoint_bytes),
                 seconds_left=seconds_to_leave,
             ),
             SavingMarker(job.directory if job else None),

@@ -6,35 +6,35 @@ from typing import Any
 
 import pytest
 
-from malletrain.client.retention import Retention, SaveRate
+from malletrain.client.checkpoint_retention import CheckpointRetention, SaveRate
 
 
 @pytest.mark.parametrize(
     ("retention", "sizes", "kept"),
     [
-        (Retention(), [10, 10, 10], 2),
-        (Retention(1), [10, 10], 1),
-        (Retention(5), [10, 10], 2),
-        (Retention(5, 25), [10, 10, 10], 2),
-        (Retention(5, 30), [10, 10, 10, 10], 3),
-        (Retention(5, 5), [10, 1], 1),
-        (Retention(2, 1), [], 0),
+        (CheckpointRetention(), [10, 10, 10], 2),
+        (CheckpointRetention(1), [10, 10], 1),
+        (CheckpointRetention(5), [10, 10], 2),
+        (CheckpointRetention(5, 25), [10, 10, 10], 2),
+        (CheckpointRetention(5, 30), [10, 10, 10, 10], 3),
+        (CheckpointRetention(5, 5), [10, 1], 1),
+        (CheckpointRetention(2, 1), [], 0),
     ],
 )
-def test_the_newest_are_kept_by_number_and_size(retention: Retention, sizes: list[int], kept: int) -> None:
+def test_the_newest_are_kept_by_number_and_size(retention: CheckpointRetention, sizes: list[int], kept: int) -> None:
     assert retention.kept(sizes) == kept
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "2", None])
 def test_a_wrong_number_is_refused(count: Any) -> None:
     with pytest.raises(ValueError, match="checkpoints_kept: expected a whole number, at least 1, got "):
-        Retention(count)
+        CheckpointRetention(count)
 
 
 @pytest.mark.parametrize("size", [0, -5, 2.5, "1GB", False])
 def test_a_wrong_size_is_refused(size: Any) -> None:
     with pytest.raises(ValueError, match="max_checkpoint_bytes: expected a whole number of bytes, at least 1, or None"):
-        Retention(2, size)
+        CheckpointRetention(2, size)
 
 
 def test_slow_saves_count_for_as_long_as_they_took() -> None:

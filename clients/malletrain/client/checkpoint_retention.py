@@ -12,7 +12,7 @@ _SAVES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class CheckpointRetention:
     """Which checkpoints are kept. The newest complete one always is.
 
     Attributes:
