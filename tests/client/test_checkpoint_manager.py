@@ -61,6 +61,15 @@ def test_what_is_under_way_is_waited_for(tmp_path: Path) -> None:
     assert state.asked == 1
 
 
+def test_what_is_under_way_is_not_written_again_at_a_stop(tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path, 30.0)
+    state = State(40)
+    manager.save(40, state)
+    manager.save(40, state, last=True)
+    assert manager.is_saved(40)
+    assert state.asked == 1
+
+
 def test_what_can_not_be_saved_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "checkpoints").write_text("in the way")
     manager = CheckpointManager(tmp_path / "checkpoints", 30.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,10 @@ from malletrain.client.ring import create_ring
 from malletrain.client.session import Client
 from malletrain.common.job_limits import JobLimits
 from malletrain.common.launch_file import Launch, launch_document
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.processes
 
 LIMITS = JobLimits(save_seconds=100.0, leave_grace_seconds=20.0, release_grace_seconds=5.0)
 
@@ -96,3 +101,57 @@ def test_the_only_node_of_a_job_is_released(tmp_path: Path) -> None:
     environment["WORLD_SIZE"] = "4"
     assert 119.0 < (client.seconds_to_leave() or 0.0) <= 120.0
     client._drop_ring()
+
+
+TRAINING = """
+import sys, time
+import torch
+from malletrain.client.distributed import ElasticTraining
+
+model = torch.nn.Linear(100, 100)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+training = ElasticTraining(model, optimizer, dataset_size=10**6, batch_per_worker=1, commit_seconds=0.05)
+
+@training.run
+def train():
+    while True:
+        training.optimizer.zero_grad()
+        training.model(torch.ones(100)).sum().backward()
+        training.step()
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(("leave_seconds_", "code"), [(0.0001, 1), (60.0, 0)])
+def test_a_training_without_time_to_save_leaves_with_its_last_checkpoint(
+    tmp_path: Path, leave_seconds_: float, code: int
+) -> None:
+    pytest.importorskip("torch", reason="needs torch")
+    write_launch(tmp_path, JobLimits(save_seconds=0.0001, leave_grace_seconds=leave_seconds_))
+    environment = {
+        **os.environ,
+        "MALLETRAIN_JOB_ID": "j000001",
+        "MALLETRAIN_JOB_DIR": str(tmp_path),
+        "MALLETRAIN_MONITOR": "127.0.0.1:1",
+        "MALLETRAIN_STEP_TIMES": "0",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+    }
+    program = "from malletrain.client.distributed import init\ninit()\n" + TRAINING
+    trainer = subprocess.Popen([sys.executable, "-c", program], env=environment, stderr=subprocess.PIPE, text=True)
+    checkpoints = tmp_path / "checkpoints"
+    try:
+        wait_until(lambda: len(list(checkpoints.glob("samples-*.pt"))) == 2, 60, "two checkpoints")
+        trainer.terminate()
+        said = trainer.communicate(timeout=60)[1]
+    finally:
+        trainer.kill()
+    assert trainer.returncode == code, said
+    stopped = int(said.rpartition("stopping at ")[2].split()[0])
+    newest = max(int(path.stem.removeprefix("samples-")) for path in checkpoints.glob("samples-*.pt"))
+    refused = f"no checkpoint at {stopped} samples, the last one counts: 0.0 MB take about"
+    assert (refused in said) is (newest < stopped) is bool(code)
+    assert list((tmp_path / "saving").iterdir()) == []

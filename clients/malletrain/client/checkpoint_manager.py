@@ -121,8 +121,10 @@ class CheckpointManager:
 
     def _save(self, saver: BackgroundSaver, samples: int, content: Callable[[], Mapping[str, Any]], last: bool) -> None:
         if last:
-            # It counts if there is no time for another one.
+            # It may be this state, and counts if there is no time for another one.
             saver.wait()
+            if self.is_saved(samples):
+                return
         started = self._clock()
         direct = last
         try:
@@ -158,10 +160,7 @@ class CheckpointManager:
         needed, available = max(0, size - self._memory.spare_bytes), self._available()
         if fits_in_memory(needed, available):
             return True
-        self._warnings.warn(
-            "no copy",
-            no_copy(size, available or 0, _MAX_IN_LOOP),
-        )
+        self._warnings.warn("no copy", no_copy(size, available or 0, _MAX_IN_LOOP))
         return False
 
     def save_and_wait(self, samples: int, content: Callable[[], Mapping[str, Any]]) -> bool:

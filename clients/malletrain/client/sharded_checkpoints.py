@@ -146,9 +146,8 @@ class ShardedCheckpoints:
         """
         if self._folder is None:
             return True
-        if last:
-            # It counts if there is no time for another one.
-            self.wait()
+        # It needs room, and counts if there is no time for another one. `save` would wait for it as well.
+        self.wait()
         newest = self.newest()
         size = (size_of(newest) if newest is not None else 0) or tensor_bytes(whole())
         if last and (why := self._rate.too_slow(size, self._seconds_left())):
@@ -205,10 +204,7 @@ class ShardedCheckpoints:
         needed, available = size * int(os.environ.get("LOCAL_WORLD_SIZE", "1")), self._available()
         if fits_in_memory(needed, available):
             return True
-        self._warnings.warn(
-            "no copy",
-            no_copy(needed, available or 0, _MAX_OF_THE_TIME),
-        )
+        self._warnings.warn("no copy", no_copy(needed, available or 0, _MAX_OF_THE_TIME))
         return False
 
     def _save_plain(self, path: Path, plain: Callable[[], Mapping[str, Any]]) -> OSError | RuntimeError | None:
