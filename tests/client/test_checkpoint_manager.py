@@ -301,3 +301,19 @@ def test_trainings_refuse_wrong_figures_by_name(option: str, value: int) -> None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match=f"{option}: expected .*, got {value}"):
         ElasticTraining(model, optimizer, dataset_size=4, batch_per_worker=1, **{option: value})
+
+
+def test_it_is_verified_while_it_is_read_and_one_changed_bit_anywhere_leads_to_the_one_before(tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path, 30.0)
+    for samples in (1, 2):
+        assert manager.save_and_wait(samples, lambda samples=samples: tied_state(samples))
+    newest = tmp_path / "samples-000000000000002.pt"
+    content = newest.read_bytes()
+    assert manager.load()["samples"] == 2  # type: ignore[index]
+    for place in range(0, len(content), 151):
+        changed = bytearray(content)
+        changed[place] ^= 1 << (place % 8)
+        newest.write_bytes(changed)
+        loaded = CheckpointManager(tmp_path, 30.0).load()
+        assert loaded is not None
+        assert loaded["samples"] == 1, place
