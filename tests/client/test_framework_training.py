@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="needs torch")
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
-from malletrain.client.framework_training import FrameworkTraining, LoaderPlan
+from malletrain.client.framework_training import FrameworkTraining, LoaderPlan, TrainingOptions
 from malletrain.client.lr_scaling import SteppedRates
 from malletrain.client.sampling import EpochBatches, EpochOrder, WorkerShare, partition_per_worker
 
@@ -220,3 +220,15 @@ def test_a_loader_keeps_its_order_if_it_does_not_shuffle(tmp_path: Path) -> None
     training = started(tmp_path)
     values = [value for (batch,) in plan.loader(EpochBatches(lambda: training)) for value in batch.tolist()]
     assert values == [float(index) for index in training.order.span(0, SIZE)]
+
+
+def test_what_is_kept_is_an_option_of_all_adapters(tmp_path: Path) -> None:
+    training = started(tmp_path, checkpoints_kept=3, max_checkpoint_bytes=10**9)
+    for _ in range(5):
+        training.passed()
+        training._checkpoints.save_and_wait(training.samples, lambda: training._content([]))
+    assert len(list(tmp_path.glob("samples-*.pt"))) == 3
+    with pytest.raises(ValueError, match=r"max_checkpoint_bytes: expected .*, got 0"):
+        started(tmp_path, max_checkpoint_bytes=0)
+    # Accelerate's adapter takes these options out of its own.
+    assert {"checkpoints_kept", "max_checkpoint_bytes"} <= TrainingOptions.__annotations__.keys()

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from malletrain.model.scaling import ScaleCommand
+from malletrain.monitor.machine.progress import PhaseSeen, RecordColumns, ReportedBatch
 from malletrain.monitor.machine.stalls import RESCALES_KEPT
 from malletrain.monitor.machine.trackers import JobTracker
 from malletrain.monitor.settings import MonitorSettings
@@ -50,6 +51,23 @@ def test_what_is_done_again_belongs_to_the_stall() -> None:
     trainer.steps(20, 0.5)
     tracker.add(trainer.take(), now=2.0)
     assert tracker.stalls.scale_up_seconds() == pytest.approx(4 + 12 * 0.5)
+
+
+def test_saving_and_loading_belong_to_the_stall() -> None:
+    trainer = FakeTrainer(nodes=1)
+    trainer.steps(20, 0.5)
+    tracker = tracked(trainer)
+    tracker.stalls.note_command(ScaleCommand(1, trainer.now, 1, 2))
+    # The workers say that they save, for 90 s, and the next ones that they load, for 20 s.
+    for reporter, name, seconds in (("r1", "save", 90.0), ("r2", "start", 20.0)):
+        phase = PhaseSeen(name, seconds)
+        tracker.add(ReportedBatch("j1", reporter, 0, RecordColumns(), 1, phase=phase), now=1.0 + seconds)
+    trainer.new_reporter("r2")
+    trainer.nodes = 2
+    trainer.step(90 + 20 + 0.5)
+    trainer.steps(20, 0.5)
+    tracker.add(trainer.take(), now=120.0)
+    assert tracker.stalls.scale_up_seconds() == pytest.approx(110)
 
 
 def test_before_the_first_rescale_nothing_is_known() -> None:

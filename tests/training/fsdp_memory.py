@@ -73,8 +73,8 @@ def main() -> None:
 
     checkpoints = ShardedCheckpoints(options.folder, 30.0)
 
-    def save(samples: int) -> None:
-        checkpoints.save(samples, shards, dict if dist.get_rank() == 0 else None)
+    def save(samples: int, *, last: bool = False) -> None:
+        checkpoints.save(samples, shards, dict if dist.get_rank() == 0 else None, last=last)
         checkpoints.wait()
 
     copies, place = NeighbourCopies(options.folder, 0.0), replica_place(model)
@@ -86,10 +86,12 @@ def main() -> None:
     # What is needed once only, such as for threads and groups, does not count.
     save(1)
     found = {"shard": own_bytes(model, optimizer), "saving": growth(lambda: save(2))[0]}
+    save(3, last=True)
+    found["saving last"] = growth(lambda: save(4, last=True))[0]
     if dist.get_world_size() > 1:
-        _, found["first copies"] = growth(lambda: copy(3))
-        copy(4)
-        found["exchanging"], found["exchanged"] = growth(lambda: copy(5))
+        _, found["first copies"] = growth(lambda: copy(5))
+        copy(6)
+        found["exchanging"], found["exchanged"] = growth(lambda: copy(7))
     if dist.get_rank() == 0:
         print(json.dumps(found), flush=True)
     dist.barrier()

@@ -318,6 +318,7 @@ def test_a_save_takes_one_copy_of_a_shard_and_neighbours_take_two_each(tmp_path:
     print(found)
     shard = found["shard"]
     assert found["saving"] < 1.15 * shard
+    assert found["saving last"] < 0.3 * shard, "nothing is copied when nothing is trained any more"
     # Its own copy and its neighbour's; those before as well while they are exchanged.
     assert found["first copies"] < 2.15 * shard
     assert found["exchanging"] < 2.15 * shard

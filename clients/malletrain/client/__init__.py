@@ -27,6 +27,7 @@ phase = _client.phase
 refresh = _client.refresh
 note_feed = _client.note_feed
 note_save = _client.note_save
+seconds_to_leave = _client.seconds_to_leave
 install_signal_handler = _client.install_signal_handler
 
 __all__ = [

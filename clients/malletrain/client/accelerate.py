@@ -49,7 +49,7 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate is no
 
         Args:
             options: Those of `Accelerator`, and as for `malletrain.client.training.Training`: `reference_batch`,
-                `learning_rate_rule`, `warmup_samples`, `hold_batch`, `seed`, and when to save.
+                `learning_rate_rule`, `warmup_samples`, `hold_batch`, `seed`, when to save, and what is kept.
 
         Raises:
             ValueError: an option divides batches in a way that has no sample counter.

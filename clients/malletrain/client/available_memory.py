@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from malletrain.client.sizes import in_words
+
 _AVAILABLE = re.compile(r"^MemAvailable: *(\d+) kB$", re.MULTILINE)
 _V2 = ("memory.max", "memory.current", "inactive_file", "active_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file")
@@ -18,6 +20,20 @@ _MARGIN = 1.25
 def fits_in_memory(size: int, available: int | None) -> bool:
     """Whether a copy of a size in bytes can be made, with a quarter of it to spare; True where that is not known."""
     return size == 0 or available is None or size * _MARGIN <= available
+
+
+def no_copy(size: int, available: int, share: float) -> str:
+    """What is said where a copy of a size in bytes does not fit.
+
+    Args:
+        size: Bytes of the copy.
+        available: Bytes that are available.
+        share: Largest share of the loop's time for checkpoints, from 0 to 1.
+    """
+    return (
+        f"checkpoints are written in the training loop, in {share:.0%} of its time: a copy of {in_words(size)} does not"
+        f" fit in memory ({in_words(available)} available)"
+    )
 
 
 def available_memory(root: Path = Path("/")) -> int | None:

@@ -15,16 +15,29 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.client import note_save, phase
+from malletrain.client.available_memory import available_memory, fits_in_memory, no_copy
+from malletrain.client.checkpoint_retention import CheckpointRetention, SaveRate
 from malletrain.client.checkpoints import Checkpoints, UnfinishedCheckpoint
 from malletrain.client.checksum import ChecksumWriter
+from malletrain.client.disk_room import DiskRoom
 from malletrain.client.phases import SAVE
-from malletrain.client.snapshots import SnapshotMemoryPool, read_snapshot, snapshot_of, writer_of
+from malletrain.client.snapshots import (
+    SnapshotMemoryPool,
+    read_snapshot,
+    snapshot_of,
+    state_as_it_is,
+    tensor_bytes,
+    writer_of,
+)
 from malletrain.client.warn_once import WarnOnce, describe
 
 _BROKEN = (OSError, EOFError, RuntimeError, KeyError, ValueError, pickle.UnpicklingError)
 _NEEDED = frozenset({"model", "optimizer", "samples"})
 _MAX_IN_LOOP = 0.05
-"""Largest share of the time that snapshots may take in the training loop, besides those that the interval demands."""
+"""Largest share of the time that snapshots may take in the training loop, besides those that the interval demands.
+
+Checkpoints that are written in the loop never take more, whatever the interval.
+"""
 _MAX_IN_BACKGROUND = 0.2
 """Largest share of the time that they may take in the background."""
 _PRINT_SECONDS = 600.0
@@ -37,10 +50,18 @@ class CheckpointManager:
         loop_seconds: Total time that snapshots took in the training loop.
         commit_seconds: Total time that commits in memory took in the training loop.
         commits: Number of commits in memory.
+        load_seconds: How long reading the checkpoint took from which the training goes on; 0: there was none.
     """
 
     def __init__(
-        self, folder: Path | None, interval_seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        folder: Path | None,
+        interval_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        retention: CheckpointRetention | None = None,
+        seconds_left: Callable[[], float | None] = lambda: None,
+        memory: Callable[[], int | None] = available_memory,
     ) -> None:
         """Nothing is written before the first `save`.
 
@@ -48,24 +69,33 @@ class CheckpointManager:
             folder: Folder of the checkpoints; None: there are none.
             interval_seconds: Longest time between two checkpoints.
             clock: Monotonic clock in seconds.
+            retention: Which checkpoints are kept; None: the newest two.
+            seconds_left: Returns how long this process has at most until it ends; None: as long as it takes.
+            memory: Returns the bytes of memory that are available; None: not known.
         """
         self._warnings = WarnOnce()
         self._interval = interval_seconds
         self._clock = clock
-        self._checkpoints = Checkpoints(folder) if folder else None
+        self._seconds_left = seconds_left
+        self._available = memory
+        self._checkpoints = Checkpoints(folder, retention, DiskRoom(self._warnings)) if folder else None
         self._saver = BackgroundSaver(self._checkpoints, self._warnings, clock) if self._checkpoints else None
         self._memory = SnapshotMemoryPool()
-        self._saved_at, self._last_loop_seconds = clock(), 0.0
+        self._saved_at, self._last_loop_seconds, self._direct_seconds = clock(), 0.0, 0.0
         self._printed_at: float | None = None
-        self._loaded_samples = self._snapshot_samples = -1
+        self._loaded_samples = self._snapshot_samples = self._given_up_samples = -1
         self._snapshots = self.commits = 0
-        self.loop_seconds = self.commit_seconds = 0.0
+        self.loop_seconds = self.commit_seconds = self.load_seconds = 0.0
 
     def load(self) -> dict[str, Any] | None:
         """Load the newest checkpoint that can be read; None if there is none."""
         if self._checkpoints is None:
             return None
-        return self._checkpoints.load(lambda path, verified: read_snapshot(path, _NEEDED, verified), _BROKEN)
+        began = self._clock()
+        content = self._checkpoints.load(lambda path, verified: read_snapshot(path, _NEEDED, verified), _BROKEN)
+        if content is not None:
+            self.load_seconds = self._clock() - began
+        return content
 
     def resumed(self, samples: int) -> None:
         """Note that the training continues from the checkpoint at a sample counter."""
@@ -83,27 +113,45 @@ class CheckpointManager:
         """Whether the state at a sample counter is on disk; True if there are no checkpoints."""
         return self._saver is None or samples in (self._loaded_samples, self._saver.written.last_samples)
 
-    def save(self, samples: int, content: Callable[[], Mapping[str, Any]]) -> None:
-        """Take a snapshot, which is written in the background.
+    def save(self, samples: int, content: Callable[[], Mapping[str, Any]], *, last: bool = False) -> None:
+        """Take a snapshot, which is written in the background; or write the state itself, where nothing may be copied.
 
         Never raises: what goes wrong is printed on stderr, each kind once.
 
         Args:
             samples: The job's sample counter.
-            content: Returns the state. It is copied before this returns.
+            content: Returns the state. It is copied, or written, before this returns.
+            last: Nothing is trained any more: the state is written without a copy, if there is time for it.
         """
         if self._saver is None:
             return
         with phase(SAVE):
-            self._save(self._saver, samples, content)
+            self._save(self._saver, samples, content, last)
 
-    def _save(self, saver: BackgroundSaver, samples: int, content: Callable[[], Mapping[str, Any]]) -> None:
+    def _save(self, saver: BackgroundSaver, samples: int, content: Callable[[], Mapping[str, Any]], last: bool) -> None:
+        if last:
+            # It may be this state, and counts if there is no time for another one.
+            saver.wait()
+            if self.is_saved(samples):
+                return
         started = self._clock()
+        direct = last
         try:
-            memory = self._memory.acquire()
-            copied = snapshot_of(content(), "checkpoint", memory)
-            saver.submit(Snapshot(samples, writer_of(copied), memory.release))
+            found = content()
+            size = tensor_bytes(found)
             self._snapshot_samples = samples
+            if last and (why := saver.rate.too_slow(size, self._seconds_left())):
+                self._given_up_samples = samples
+                print(f"malletrain: no checkpoint at {samples} samples, the last one counts: {why}", file=sys.stderr)
+                return
+            direct = last or not self._may_copy(size)
+            if direct:
+                state = state_as_it_is(found, "checkpoint")
+                saver.save_now(Snapshot(samples, writer_of(state), _nothing, size, started))
+            else:
+                memory = self._memory.acquire()
+                copied = snapshot_of(found, "checkpoint", memory)
+                saver.submit(Snapshot(samples, writer_of(copied), memory.release, size, started))
         except Exception as error:  # noqa: BLE001 - memory may be short, or a user's object raise anything
             self._warnings.warn(
                 f"snapshot {type(error).__name__}", f"no checkpoint at {samples} samples: {describe(error)}"
@@ -111,11 +159,21 @@ class CheckpointManager:
             note_save(error)
         self._saved_at = self._clock()
         self._last_loop_seconds = self._saved_at - started
+        self._direct_seconds = self._last_loop_seconds if direct else 0.0
         self.loop_seconds += self._last_loop_seconds
         self._snapshots += 1
 
+    def _may_copy(self, size: int) -> bool:
+        """Whether there is memory for a copy; said once if there is not."""
+        # What the last copy had is used again.
+        needed, available = max(0, size - self._memory.spare_bytes), self._available()
+        if fits_in_memory(needed, available):
+            return True
+        self._warnings.warn("no copy", no_copy(size, available or 0, _MAX_IN_LOOP))
+        return False
+
     def save_and_wait(self, samples: int, content: Callable[[], Mapping[str, Any]]) -> bool:
-        """Make sure that a state is on disk; returns whether it is.
+        """Make sure that a state is on disk, where there is time for it; returns whether it is. Nothing is copied.
 
         Args:
             samples: The job's sample counter.
@@ -123,9 +181,8 @@ class CheckpointManager:
         """
         if self._snapshot_samples == samples:
             self.wait()
-        if not self.is_saved(samples):
-            self.save(samples, content)
-            self.wait()
+        if not self.is_saved(samples) and samples != self._given_up_samples:
+            self.save(samples, content, last=True)
         return self.is_saved(samples)
 
     def wait(self) -> None:
@@ -144,6 +201,8 @@ class CheckpointManager:
             return False
         self._print_costs()
         since = self._clock() - self._saved_at
+        if self._direct_seconds > _MAX_IN_LOOP * since:
+            return False
         if since >= self._interval:
             return True
         return (
@@ -158,7 +217,11 @@ class CheckpointManager:
         self.commit_seconds += seconds
 
     def costs(self) -> dict[str, float]:
-        """Mean times of this process in seconds: commits in memory, checkpoints in the loop and in the background."""
+        """What commits and checkpoints cost this process, by name.
+
+        Means in seconds: commits in memory, checkpoints in the loop, writing them, and both together until they are on
+        disk. Besides, the newest one's size in bytes, and how long loading took in seconds.
+        """
         found: dict[str, float] = {}
         if self.commits:
             found["commit_seconds"] = self.commit_seconds / self.commits
@@ -166,6 +229,10 @@ class CheckpointManager:
             written = self._saver.written
             found["checkpoint_loop_seconds"] = self.loop_seconds / self._snapshots
             found["checkpoint_background_seconds"] = written.seconds / written.count
+            found["checkpoint_save_seconds"] = written.until_on_disk_seconds / written.count
+            found["checkpoint_bytes"] = written.last_bytes
+        if self.load_seconds:
+            found["checkpoint_load_seconds"] = self.load_seconds
         return {name: round(value, 6) for name, value in found.items()}
 
     def _print_costs(self) -> None:
@@ -188,17 +255,25 @@ class CheckpointManager:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A copy of the training's state at one moment, which is not changed any more.
+    """The training's state at one moment, which is not changed any more while it is written.
 
     Attributes:
         samples: The job's sample counter.
-        write: Writes the copy; called in a background thread.
-        release: Called when the copy is not needed any more, in any thread.
+        write: Writes it; of a copy, called in a background thread.
+        release: Called when it is not needed any more, in any thread.
+        size: Bytes of its tensors.
+        began: When the save began, in seconds of the saver's clock.
     """
 
     samples: int
     write: Callable[[ChecksumWriter], None]
     release: Callable[[], None]
+    size: int = 0
+    began: float = 0.0
+
+
+def _nothing() -> None:
+    """The state that is written belongs to the training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +282,11 @@ class SaveStatistics:
 
     Attributes:
         count: Checkpoints that this process has written to disk.
-        seconds: Total time that they took in the background.
-        last_seconds: Time that the last one took.
+        seconds: Total time that writing them took, usually in the background.
+        last_seconds: Time that writing the last one took.
         last_bytes: Size of the last one.
         last_samples: Sample counter of the last one; -1 before the first.
+        until_on_disk_seconds: Total time from the beginning of a save until it was on disk, copies included.
     """
 
     count: int = 0
@@ -218,6 +294,18 @@ class SaveStatistics:
     last_seconds: float = 0.0
     last_bytes: int = 0
     last_samples: int = -1
+    until_on_disk_seconds: float = 0.0
+
+    def after(self, snapshot: Snapshot, size: int, began: float, now: float) -> SaveStatistics:
+        """The figures after another checkpoint, whose writing has begun and ended at two times."""
+        return SaveStatistics(
+            self.count + 1,
+            self.seconds + now - began,
+            now - began,
+            size,
+            snapshot.samples,
+            self.until_on_disk_seconds + now - snapshot.began,
+        )
 
 
 class BackgroundSaver:
@@ -228,6 +316,7 @@ class BackgroundSaver:
 
     Attributes:
         written: What has been saved so far.
+        rate: How fast that was.
     """
 
     def __init__(
@@ -242,6 +331,9 @@ class BackgroundSaver:
         self._warnings = warnings
         self._clock = clock
         self.written = SaveStatistics()
+        self.rate = SaveRate()
+        self._overhead = 0
+        self._failed = ""
         self._no_fork = threading.Lock()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -276,6 +368,11 @@ class BackgroundSaver:
                 self._thread, self._waiting = None, None
                 self._warnings.warn("checkpoint thread", f"checkpoints are written in the loop: {describe(error)}")
                 self._save(snapshot)
+
+    def save_now(self, snapshot: Snapshot) -> None:
+        """Write a snapshot in this thread, after those that are being written."""
+        self.wait()
+        self._save(snapshot)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until all snapshots are written or have failed.
@@ -312,13 +409,15 @@ class BackgroundSaver:
         started = self._clock()
         try:
             with self._no_fork:
-                self._unfinished = self._checkpoints.fill(snapshot.samples, snapshot.write)
+                needed = snapshot.size + self._overhead
+                self._unfinished = self._checkpoints.fill(snapshot.samples, snapshot.write, needed)
             # Only system calls from here on. They may take long, and a fork does not disturb them.
             size = self._checkpoints.store(snapshot.samples, self._unfinished)
         except Exception as error:  # noqa: BLE001 - a disk or a user's object may raise anything; the training continues
             with self._no_fork:
+                self._failed = f"checkpoint {type(error).__name__}"
                 self._warnings.warn(
-                    f"checkpoint {type(error).__name__}",
+                    self._failed,
                     f"the checkpoint at {snapshot.samples} samples can't be written, the ones before stay "
                     f"({describe(error)})",
                 )
@@ -328,8 +427,11 @@ class BackgroundSaver:
             self._unfinished = None
             snapshot.release()
         note_save()
-        took = self._clock() - started
-        self.written = SaveStatistics(self.written.count + 1, self.written.seconds + took, took, size, snapshot.samples)
+        now = self._clock()
+        self.rate.note(size, now - started)
+        self._overhead = max(0, size - snapshot.size)
+        self._warnings.forget(self._failed)
+        self.written = self.written.after(snapshot, size, started, now)
 
     def _before_fork(self) -> None:
         self._no_fork.acquire()

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: written atomically, the last two kept, corrupt ones skipped."""
+"""Checkpoints on disk: written atomically where there is room, the newest kept, corrupt ones skipped."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import fcntl
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from malletrain.client.checksum import ChecksumWriter, CorruptFileError, verify_checksum
+from malletrain.client.checkpoint_retention import CheckpointRetention
+from malletrain.client.checksum import ChecksumWriter, CorruptFileError, has_checksum, verify_checksum
+from malletrain.client.disk_room import DiskRoom, size_of
 from malletrain.common.files import sync_directory
 
 StateT = TypeVar("StateT")
 
-_KEPT = 2
 _NAME = re.compile(r"samples-(\d+)\.pt")
 _UNFINISHED = re.compile(r"\.samples-\d+\.pt\..+")
 _BROKEN_SUFFIX = ".broken"
@@ -24,24 +26,44 @@ _BROKEN_SUFFIX = ".broken"
 class Checkpoints:
     """The checkpoints of one job in a folder, named by their sample counter."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, retention: CheckpointRetention | None = None, room: DiskRoom | None = None
+    ) -> None:
+        """Touch nothing yet.
+
+        Args:
+            folder: Where they are. It need not exist.
+            retention: Which ones are kept; None: the newest two.
+            room: The free space there; None: that of the file system.
+        """
         self._folder = folder
+        self._retention = retention or CheckpointRetention()
+        self._room = room or DiskRoom()
 
     def save(self, samples: int, write: Callable[[ChecksumWriter], None]) -> int:
-        """Write a checkpoint and remove all but the newest two; returns its size in bytes.
+        """Write a checkpoint and remove those that are not kept; returns its size in bytes.
 
         Raises:
             OSError: the checkpoint can't be written. Earlier ones are unchanged.
         """
         return self.store(samples, self.fill(samples, write))
 
-    def fill(self, samples: int, write: Callable[[ChecksumWriter], None]) -> UnfinishedCheckpoint:
+    def fill(self, samples: int, write: Callable[[ChecksumWriter], None], needed: int = 0) -> UnfinishedCheckpoint:
         """Write the content of a checkpoint to a temporary file.
 
+        Args:
+            samples: Its sample counter.
+            write: Writes the content.
+            needed: Its size in bytes, as far as known. Checkpoints before the newest one are removed where it does not
+                fit otherwise.
+
         Raises:
-            OSError: the file can't be written. It is removed, as it is if `write` raises.
+            OSError: the file can't be written, and is removed, as it is if `write` raises; or there is no room for it,
+                and nothing is written.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._clean_up()
+        self._room.make(self._folder, needed, self.newest_first()[1:])
         unfinished = UnfinishedCheckpoint(
             self._folder / f".{self._path(samples).name}.{os.uname().nodename}.{os.getpid()}"
         )
@@ -72,26 +94,28 @@ class Checkpoints:
         finally:
             unfinished.discard()
         sync_directory(self._folder)
-        for old in self.newest_first()[_KEPT:]:
+        found = self.newest_first()
+        for old in found[self._retention.kept(size_of(path) for path in found) :]:
             old.unlink(missing_ok=True)
         self._clean_up()
+        self._room.look(self._folder, size)
         return size
 
     def load(self, read: Callable[[Path, bool], StateT], broken: tuple[type[Exception], ...]) -> StateT | None:
         """Load the newest checkpoint that can be read; None if there is none.
 
-        A corrupt one is renamed to `*.pt.broken`, so that it does not count among the two that are kept. Only the
-        newest corrupt one is kept.
+        A corrupt one is renamed to `*.pt.broken`, so that it does not count among those that are kept. Only the newest
+        corrupt one is kept.
 
         Args:
-            read: Reads a file. Its second argument tells whether the file has been verified by its checksum.
+            read: Reads a file. Its second argument tells whether the file is verified by its checksum meanwhile.
             broken: What `read` raises for a truncated or corrupt file. The checkpoint before it is tried then.
         """
         failures: tuple[type[Exception], ...] = (CorruptFileError, OSError, *broken)
         self._clean_up()
         for path in self.newest_first():
             try:
-                return read(path, verify_checksum(path))
+                return _read_verified(path, read)
             except failures as error:
                 print(
                     f"malletrain: checkpoint {path.name} can't be read ({error!r}), trying the one before",
@@ -127,6 +151,37 @@ class Checkpoints:
         for path in self._files():
             if _UNFINISHED.fullmatch(path.name) and _is_abandoned(path):
                 path.unlink(missing_ok=True)
+
+
+def _read_verified(path: Path, read: Callable[[Path, bool], StateT]) -> StateT:
+    """Read a file, and verify it in a thread meanwhile if it has a checksum: the disk is read once.
+
+    Raises:
+        CorruptFileError: it does not fit its checksum, whatever `read` has made of it.
+    """
+    if not has_checksum(path):
+        return read(path, False)
+    wrong: list[Exception] = []
+
+    def verify() -> None:
+        try:
+            verify_checksum(path)
+        except Exception as error:  # noqa: BLE001 - raised below, in the thread that reads
+            wrong.append(error)
+
+    verifier = threading.Thread(target=verify, name="malletrain-checksum", daemon=True)
+    verifier.start()
+    try:
+        state = read(path, True)
+    except Exception as error:
+        verifier.join()
+        if wrong:
+            raise wrong[0] from error
+        raise
+    verifier.join()
+    if wrong:
+        raise wrong[0]
+    return state
 
 
 class UnfinishedCheckpoint:

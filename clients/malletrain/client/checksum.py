@@ -7,12 +7,19 @@ its archive from the back and ignores the line, so that the file remains an ordi
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import threading
 from pathlib import Path
+from typing import BinaryIO
 
 _MARK = b"\nmalletrain-sha256:"
 _SIZE = len(_MARK) + 64 + 1
-_CHUNK = 1 << 20
+_CHUNK = 32 << 20
+"""Bytes that are hashed or written at once, both without the interpreter's lock."""
+
+_LARGE = 1 << 20
+"""Less is hashed in the same thread: starting another one would take as long."""
 
 
 class CorruptFileError(ValueError):
@@ -22,8 +29,8 @@ class CorruptFileError(ValueError):
 class ChecksumWriter:
     """A binary stream that writes directly to a file descriptor and ends with a checksum.
 
-    It has no buffer and so no lock: a process that is forked by another thread during a write can't inherit a locked
-    one.
+    Large data is hashed in a thread while it is written. `write` returns when both are done: the data may be gone then.
+    Nothing is buffered, and no lock is held between writes.
 
     Attributes:
         error: The error of the last failed write. A library that writes through this stream may raise another one.
@@ -41,8 +48,14 @@ class ChecksumWriter:
             OSError: the data can't be written, e.g. because the disk is full.
         """
         view = memoryview(data).cast("B")
-        self._digest.update(view)
-        self._write(view)
+        hashing = _hash_in_thread(self._digest, view) if len(view) >= _LARGE else None
+        if hashing is None:
+            self._digest.update(view)
+        try:
+            self._write(view)
+        finally:
+            if hashing is not None:
+                hashing.join()
         return len(view)
 
     def flush(self) -> None:
@@ -59,10 +72,32 @@ class ChecksumWriter:
     def _write(self, view: memoryview) -> None:
         while view:
             try:
-                view = view[os.write(self._fd, view) :]
+                view = view[os.write(self._fd, view[:_CHUNK]) :]
             except OSError as error:
                 self.error = error
                 raise
+
+
+def _hash_in_thread(digest: hashlib._Hash, view: memoryview) -> threading.Thread | None:
+    """Add data to a digest in a thread; None where none can be started, as while the interpreter ends."""
+    # Without the interpreter's lock, all at once: the digest has its own.
+    thread = threading.Thread(target=digest.update, args=(view,), name="malletrain-checksum", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
+
+
+def has_checksum(path: Path) -> bool:
+    """Whether a file ends with a checksum.
+
+    Raises:
+        CorruptFileError: the file is empty.
+        OSError: the file can't be read.
+    """
+    with path.open("rb") as stream:
+        return bool(_end_of(path, stream)[1])
 
 
 def verify_checksum(path: Path) -> bool:
@@ -72,22 +107,28 @@ def verify_checksum(path: Path) -> bool:
         CorruptFileError: the file is empty, or its checksum is wrong.
         OSError: the file can't be read.
     """
-    with path.open("rb") as stream:
-        size = stream.seek(0, os.SEEK_END)
-        if size == 0:
-            raise CorruptFileError(f"{path.name} is empty")
-        if size < _SIZE:
-            return False
-        stream.seek(size - _SIZE)
-        line = stream.read(_SIZE)
-        if not line.startswith(_MARK):
+    with path.open("rb", buffering=0) as stream:
+        left, expected = _end_of(path, stream)
+        if not expected:
             return False
         stream.seek(0)
         digest = hashlib.sha256()
-        left = size - _SIZE
-        while left > 0 and (chunk := stream.read(min(_CHUNK, left))):
-            digest.update(chunk)
-            left -= len(chunk)
-    if digest.hexdigest().encode() + b"\n" != line[len(_MARK) :]:
+        chunk = memoryview(bytearray(min(_CHUNK, left)))
+        while left > 0 and (count := stream.readinto(chunk[: min(len(chunk), left)])):
+            digest.update(chunk[:count])
+            left -= count
+    if digest.hexdigest().encode() + b"\n" != expected:
         raise CorruptFileError(f"{path.name} does not fit its checksum")
     return True
+
+
+def _end_of(path: Path, stream: BinaryIO | io.FileIO) -> tuple[int, bytes]:
+    """Length of what a checksum is of, and the checksum; empty if there is none."""
+    size = stream.seek(0, os.SEEK_END)
+    if size == 0:
+        raise CorruptFileError(f"{path.name} is empty")
+    if size < _SIZE:
+        return size, b""
+    stream.seek(size - _SIZE)
+    line = stream.read(_SIZE) or b""
+    return (size - _SIZE, line[len(_MARK) :]) if line.startswith(_MARK) else (size, b"")

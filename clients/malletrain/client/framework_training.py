@@ -31,6 +31,8 @@ class TrainingOptions(TypedDict, total=False):
     commit_seconds: float
     checkpoint_seconds: float
     checkpoint_folder: Path | None
+    checkpoints_kept: int
+    max_checkpoint_bytes: int | None
     learning_rate_rule: ScalingRuleChoice
     warmup_samples: int
     hold_batch: bool

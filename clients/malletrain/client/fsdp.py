@@ -40,14 +40,15 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
-from malletrain.client import current_job, done, should_stop
+from malletrain.client import current_job, done, seconds_to_leave, should_stop
+from malletrain.client.checkpoint_retention import CheckpointRetention
 from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps
 from malletrain.client.distributed import DistributedTraining, PlainTrainingState, init
 from malletrain.client.lr_scaling import RateRamp
 from malletrain.client.neighbour_copies import NeighbourCopies
 from malletrain.client.peer_shards import PeerShards, find_peer_shards, leave_parts
-from malletrain.client.replica import Stopped
+from malletrain.client.replica import HAND_OVER, SAVE, STOP, Stopped
 from malletrain.client.replicas import replica_place
 from malletrain.client.saving_marker import SavingMarker
 from malletrain.client.shard_parts import Shards, part_of, parts_folder, prepared_part, write_part
@@ -90,6 +91,8 @@ class ShardedTraining(DistributedTraining):
         mesh: DeviceMesh | None = None,
         checkpoint_seconds: float = 30.0,
         checkpoint_folder: Path | None = None,
+        checkpoints_kept: int = 2,
+        max_checkpoint_bytes: int | None = None,
         copy_seconds: float | None = 1.0,
         grad_scaler: torch.amp.GradScaler | None = None,
         **options: Any,
@@ -104,6 +107,8 @@ class ShardedTraining(DistributedTraining):
                 share samples count as one for `batch_per_worker` then.
             checkpoint_seconds: Longest time in seconds between two checkpoints.
             checkpoint_folder: Folder of the checkpoints, which all workers can read. By default the job's folder.
+            checkpoints_kept: As for `malletrain.client.training.Training`.
+            max_checkpoint_bytes: As for `malletrain.client.training.Training`.
             copy_seconds: Shortest time in seconds from one copy of the workers' parts on their neighbours to the next.
                 It grows with their cost: they take at most 5 % of the loop's time, and are sent in the background for
                 at most a quarter of the time. None: no copies, which take the memory of two parts, and of four while
@@ -129,7 +134,10 @@ class ShardedTraining(DistributedTraining):
         job = current_job()
         folder = checkpoint_folder or (job.checkpoint_directory if job else None)
         self._folder = folder
-        self._sharded = ShardedCheckpoints(folder, checkpoint_seconds)
+        retention = CheckpointRetention(checkpoints_kept, max_checkpoint_bytes)
+        self._sharded = ShardedCheckpoints(
+            folder, checkpoint_seconds, retention=retention, seconds_left=seconds_to_leave
+        )
         self._copies = NeighbourCopies(folder, copy_seconds)
         self._holder = SavingMarker(job.directory if job else None, SHARDED_FOLDER)
         options |= {"checkpoint_seconds": checkpoint_seconds, "checkpoint_folder": folder, "grad_scaler": grad_scaler}
@@ -154,8 +162,8 @@ class ShardedTraining(DistributedTraining):
 
     def _finish(self, metrics: Mapping[str, float]) -> None:
         self._say_if_schedules_are_apart()
-        if not self._is_saved():
-            self._save()
+        if not self._is_saved() and self._agreed(self.rank > 0 or self._may_save(last=True)):
+            self._save(last=True)
         self._sharded.wait()
         # Nothing may be on its way when the interpreter ends.
         self._copies.wait(_EXCHANGE_SECONDS)
@@ -215,9 +223,7 @@ class ShardedTraining(DistributedTraining):
 
     def _hand_over(self) -> bool:
         place = {"samples": self.samples, "rank": self._place.shard, "workers": self._place.shards}
-        # While a part is copied, none may be on its way to the disk or to a neighbour.
-        self._sharded.wait()
-        self._copies.wait(_EXCHANGE_SECONDS)
+        # A checkpoint that is being written is not waited for: it may take longer than the node stays.
         return leave_parts(self._memory, prepared_part(self._shards(), self._plain([]), random_states(), **place))
 
     def _state_bytes(self) -> int:
@@ -255,14 +261,25 @@ class ShardedTraining(DistributedTraining):
             "extra": self._state.extra.states(),
         }
 
-    def _save(self) -> None:
+    def _save(self, *, last: bool = False) -> None:
         states = self._gather(random_states())
         if self.rank == 0:
             self._sharded.remove_old()
-        self._sharded.save(self.samples, self._shards, (lambda: self._plain(states)) if self.rank == 0 else None)
+        plain = (lambda: self._plain(states)) if self.rank == 0 else None
+        self._sharded.save(self.samples, self._shards, plain, last=last)
+
+    def _may_save(self, *, last: bool) -> bool:
+        """At rank 0: whether there is time and room for a checkpoint."""
+
+        def whole() -> list[Any]:
+            return [self._plain_model.state_dict(), self.optimizer.state_dict()]
+
+        return self._sharded.may_begin(self.samples, whole, last=last)
 
     def _decide(self) -> list[int]:
         flags, batches = super()._decide()
+        if flags & SAVE and not flags & HAND_OVER and not self._may_save(last=bool(flags & STOP)):
+            flags &= ~SAVE
         return [flags | _COPY if self.workers > 1 and self._copies.is_due() else flags, batches]
 
     def _act(self, flags: int) -> None:

@@ -46,7 +46,7 @@ class MalleTrainCallback(Callback):  # type: ignore[misc]  # Lightning is not in
         Args:
             loader: A `DataLoader` of a map-style data set, with `batch_size` and `shuffle`.
             options: As for `malletrain.client.training.Training`: `reference_batch`, `learning_rate_rule`,
-                `warmup_samples`, `hold_batch`, `seed`, and when to save.
+                `warmup_samples`, `hold_batch`, `seed`, when to save, and what is kept.
 
         Raises:
             ValueError: the loader is of another kind.

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from malletrain.client.available_memory import available_memory, fits_in_memory
 from malletrain.client.replicas import ReplicaPlace
 from malletrain.client.shard_parts import (
     Part,
@@ -33,6 +34,8 @@ from malletrain.client.shard_parts import (
     unpacked,
     write_part,
 )
+from malletrain.client.sizes import in_words
+from malletrain.client.snapshots import tensor_bytes
 from malletrain.client.warn_once import describe
 
 _MAX_OF_THE_LOOP = 0.05
@@ -47,6 +50,8 @@ _SHOWN_SECONDS = 0.5
 """How long the owner of a part has until it shows that it writes it."""
 _OTHERS_SECONDS = 10.0
 _POLL_SECONDS = 0.005
+_PARTS = 4
+"""Parts in memory during an exchange: the new ones and the ones before, of this worker and of its neighbour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +89,15 @@ class NeighbourCopies:
     """The copies of one worker. All workers call `begin` at the same batch.
 
     The state before is kept until all workers hold the next one: two parts in the memory of the CPU between exchanges,
-    four during one.
+    four during one. If some node has no memory for those of its workers, there are no copies.
     """
 
     def __init__(
-        self, folder: Path | None, min_seconds: float | None, clock: Callable[[], float] = time.monotonic
+        self,
+        folder: Path | None,
+        min_seconds: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        memory: Callable[[], int | None] = available_memory,
     ) -> None:
         """Nothing is copied before the first `begin`.
 
@@ -96,10 +105,12 @@ class NeighbourCopies:
             folder: Folder of the checkpoints; None: there are no copies.
             min_seconds: Shortest time in seconds from one copy to the next; None: there are no copies.
             clock: Monotonic clock in seconds.
+            memory: Returns the bytes of this node's memory that are available; None: not known.
         """
         self._folder = folder
         self._min_seconds = min_seconds
         self._clock = clock
+        self._available = memory
         self._began_at = clock()
         self._copy_seconds = self._exchange_seconds = 0.0
         self._copies, self.loop_seconds = 0, 0.0
@@ -134,7 +145,8 @@ class NeighbourCopies:
             random_state: This worker's random number generators.
         """
         if self._ring is None:
-            self._ring = _form_ring()
+            self._ring, lacking = _form_ring(_PARTS * tensor_bytes(shards(), own=True), self._available())
+            self._failure = MemoryError(lacking) if lacking else None
         # Rank 0 has seen that all hold the copy before: the others hear of it at any moment.
         self.wait(_OTHERS_SECONDS)
         began = self._began_at = self._clock()
@@ -238,16 +250,28 @@ def _shown(folder: Path, ring: _Ring, rank: int) -> Path:
     return folder / f"{ring.token}-{rank}.writes"
 
 
-def _form_ring() -> _Ring:
-    """Agree on a group of its own, so that operations of the training go on meanwhile; all workers call it."""
+def _form_ring(needed: int, available: int | None) -> tuple[_Ring, str]:
+    """Agree on a group of its own, so that operations of the training go on meanwhile; all workers call it.
+
+    Args:
+        needed: Bytes that this worker's copies take.
+        available: Bytes of memory that are available on its node; None: not known.
+
+    Returns:
+        The ring, and what is lacking on one of the nodes; empty: nothing is.
+    """
     rank, workers = dist.get_rank(), dist.get_world_size()
     group = dist.new_group(backend="gloo")
     found: list[Any] = [None] * workers
     on_node = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    dist.all_gather_object(found, (on_node, secrets.token_hex(4)), group=group)
+    needed *= on_node
+    text = f"a node's copies take {in_words(needed)}, and {in_words(available or 0)} of its memory are available"
+    lacking = "" if fits_in_memory(needed, available) else text
+    dist.all_gather_object(found, (on_node, secrets.token_hex(4), lacking), group=group)
     # The ranks of a node follow each other, and a node's loss must not take both holders of a part.
-    most = max(count for count, _ in found)
-    return _Ring(group, found[0][1], rank, workers, most if most < workers else 1)
+    most = max(count for count, _, _ in found)
+    distance = most if most < workers else 1
+    return _Ring(group, found[0][1], rank, workers, distance), next((text for _, _, text in found if text), "")
 
 
 def _swap(ring: _Ring, own: Part) -> Part:

@@ -104,7 +104,8 @@ class CheckInterval:
         self._left = batches
 
 
-_COMMIT, _SAVE, _STOP, _HAND_OVER = 1, 2, 4, 16
+COMMIT, SAVE, STOP, HAND_OVER = 1, 2, 4, 16
+"""What rank 0 decides that all workers do, as bits of one number."""
 
 
 class Stopped(SystemExit):
@@ -253,21 +254,25 @@ class Replica(abc.ABC):
 
     def _act(self, flags: int) -> None:
         """Do what rank 0 has decided."""
-        if flags & _HAND_OVER and self._hand_over():
+        if flags & HAND_OVER and self._hand_over():
             self._leave(saved=True)
-        if flags & _SAVE:
-            self._save()
-        if flags & _STOP:
+        if flags & SAVE:
+            self._save(last=bool(flags & STOP))
+        if flags & STOP:
             self._stop(save=self.rank == 0)
-        if flags & _COMMIT:
+        if flags & COMMIT:
             self._commit()
             self._committed()
 
-    def _save(self) -> None:
-        """Save the state; all workers call it at the same batch."""
+    def _save(self, *, last: bool = False) -> None:
+        """Save the state; all workers call it at the same batch.
+
+        Args:
+            last: Nothing is trained after it.
+        """
         states = self._gather(random_states())
         if self.rank == 0:
-            self._checkpoints.save(self.samples, lambda: self._content(states))
+            self._checkpoints.save(self.samples, lambda: self._content(states), last=last)
 
     def _is_saved(self) -> bool:
         """Whether the present state is on disk, or there are no checkpoints."""
@@ -282,12 +287,12 @@ class Replica(abc.ABC):
         if should_stop():
             self._marker.create()
             if self._is_saved():
-                return [_STOP, batches]
-            return [_STOP | _SAVE | (_HAND_OVER if self._hands_over() else 0), batches]
+                return [STOP, batches]
+            return [STOP | SAVE | (HAND_OVER if self._hands_over() else 0), batches]
         requested, on_disk = self._commit_requested()
         commit = requested or time.monotonic() - self._committed_at >= self._commit_seconds
         save = on_disk or self._is_save_due(committing=commit)
-        return [(_COMMIT if commit else 0) | (_SAVE if save else 0), batches]
+        return [(COMMIT if commit else 0) | (SAVE if save else 0), batches]
 
     def _stop(self, save: bool) -> None:
         """End the process.

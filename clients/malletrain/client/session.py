@@ -15,8 +15,9 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import NamedTuple, SupportsFloat, SupportsIndex
 
-from malletrain.client.commands import Command, commands_after
+from malletrain.client.commands import Command, CommandType, commands_after
 from malletrain.client.job_context import HOROVOD_MODULES, JobContext, read_job, read_rank
+from malletrain.client.leave_time import LeaveRequest, seconds_left
 from malletrain.client.metric_log import MetricLog
 from malletrain.client.phases import DeclaredPhase, Phases
 from malletrain.client.reporting import SidecarProcess, StartSidecar, make_report, new_reporter_id, start_sidecar
@@ -158,10 +159,12 @@ class Termination:
 
     Attributes:
         seen: Whether SIGTERM has been received since `install`.
+        seen_at: When the first one was, in monotonic seconds.
     """
 
     def __init__(self) -> None:
         self.seen = False
+        self.seen_at = 0.0
         self._installed = False
 
     def install(self) -> bool:
@@ -180,6 +183,8 @@ class Termination:
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         del signum, frame
+        if not self.seen:
+            self.seen_at = time.monotonic()
         self.seen = True
 
     def _restore(self) -> None:
@@ -245,6 +250,7 @@ class Client:
         self._rejected = 0
         self._taken = self._committed = 0
         self._termination_committed = False
+        self._stop_seen_at: float | None = None
         self._commit_interval = CommitInterval()
         self._saves = SavesNoted()
         self._save_phase_failed = False
@@ -342,7 +348,25 @@ class Client:
     def should_stop(self) -> bool:
         """Whether STOP or SIGTERM has arrived."""
         ring = self._ring
-        return self._termination.seen or (ring is not None and ring.words[STOPS] > 0)
+        stop = self._termination.seen or (ring is not None and ring.words[STOPS] > 0)
+        if stop and self._stop_seen_at is None:
+            self._stop_seen_at = self._termination.seen_at if self._termination.seen else time.monotonic()
+        return stop
+
+    def seconds_to_leave(self) -> float | None:
+        """How long this process has at most until it ends, in seconds; None: it was not asked to, or it is not known.
+
+        Raises:
+            ValueError: as `current_job`.
+        """
+        job = read_job(self._environ)
+        if job is None or not self.should_stop():
+            return None
+        ring, asked_at = self._ring, self._stop_seen_at or 0.0
+        newest = commands_after(ring, max(0, ring.words[COMMANDS] - 1))[0] if ring is not None else []
+        released = bool(newest) and newest[-1].type is CommandType.RELEASE_REQUESTED
+        workers = read_rank(self._environ, self._modules).workers
+        return seconds_left(LeaveRequest(asked_at, released, workers <= job.slots_per_node), job.directory)
 
     def install_signal_handler(self) -> bool:
         """Make `should_commit` and `should_stop` return True after SIGTERM; False if not called in the main thread."""

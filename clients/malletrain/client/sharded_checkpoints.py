@@ -9,6 +9,7 @@ a file `training.pt` beside the shards for what is not divided. It is complete o
 from __future__ import annotations
 
 import math
+import os
 import re
 import shutil
 import sys
@@ -24,25 +25,38 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
 
 from malletrain.client import note_save, phase
+from malletrain.client.available_memory import available_memory, fits_in_memory, no_copy
+from malletrain.client.checkpoint_retention import CheckpointRetention, SaveRate
+from malletrain.client.disk_room import DiskRoom, size_of
 from malletrain.client.phases import SAVE
 from malletrain.client.shard_parts import PartsReader, Shards, complete_parts, read_plain
-from malletrain.client.snapshots import snapshot_of
+from malletrain.client.snapshots import snapshot_of, tensor_bytes
 from malletrain.client.warn_once import WarnOnce, describe
 
-_KEPT = 2
 _NAME = re.compile(r"samples-(\d+)\.(shards|parts)")
 _METADATA = ".metadata"
 _PLAIN = "training.pt"
 _PARTS = ".parts"
 _MAX_OF_THE_TIME = 0.05
-"""Largest share of the time that copies may take in the loop, besides those that the interval demands."""
+"""Largest share of the time that copies may take in the loop, besides those that the interval demands.
+
+Checkpoints that are written in the loop never take more, whatever the interval.
+"""
 
 
 class ShardedCheckpoints:
     """The checkpoints of one job. All workers call `save`, `wait` and `load` together."""
 
     def __init__(
-        self, folder: Path | None, interval_seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        folder: Path | None,
+        interval_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        retention: CheckpointRetention | None = None,
+        seconds_left: Callable[[], float | None] = lambda: None,
+        memory: Callable[[], int | None] = available_memory,
+        room: DiskRoom | None = None,
     ) -> None:
         """Nothing is written before the first `save`.
 
@@ -50,21 +64,32 @@ class ShardedCheckpoints:
             folder: Folder of the checkpoints; None: there are none.
             interval_seconds: Longest time between two checkpoints.
             clock: Monotonic clock in seconds.
+            retention: Which checkpoints are kept; None: the newest two.
+            seconds_left: Returns how long this process has at most until it ends; None: as long as it takes.
+            memory: Returns the bytes of this node's memory that are available; None: not known.
+            room: The free space where the checkpoints are; None: that of the file system.
         """
         self._folder = folder
         self._interval = interval_seconds
         self._clock = clock
+        self._retention = retention or CheckpointRetention()
+        self._seconds_left = seconds_left
+        self._available = memory
         self._warnings = WarnOnce()
+        self._room = room or DiskRoom(self._warnings)
+        self._rate = SaveRate()
         self._group: dist.ProcessGroup | None = None
-        self._writing: tuple[int, Future[Any]] | None = None
+        self._writing: _Writing | None = None
         self._saved = self._loaded = -1
         self._plain_error: OSError | RuntimeError | None = None
-        self._saved_at, self._last_seconds = clock(), 0.0
-        self._saves, self.loop_seconds = 0, 0.0
+        self._failed = ""
+        self._saved_at, self._last_seconds, self._direct_seconds = clock(), 0.0, 0.0
+        self._saves, self.loop_seconds, self.load_seconds = 0, 0.0, 0.0
+        self._written, self._written_seconds, self._size = 0, 0.0, 0
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint; None if there is none."""
-        return max((path for path in self._folders() if _is_complete(path)), key=_samples_of, default=None)
+        return next(iter(self._complete()), None)
 
     def load_plain(self, path: Path) -> dict[str, Any]:
         """What a checkpoint has that is not divided.
@@ -83,11 +108,13 @@ class ShardedCheckpoints:
         Raises:
             RuntimeError: a tensor is missing or has another shape; or a file can't be read.
         """
+        began = self._clock()
         if path.suffix == _PARTS:
             dcp.load(shards, storage_reader=PartsReader(path))
         else:
             dcp.load(shards, storage_reader=dcp.FileSystemReader(path))
         self._loaded = _samples_of(path)
+        self.load_seconds = self._clock() - began
 
     def hasten(self) -> None:
         """Have the next checkpoint due at once: the state is in memory only."""
@@ -108,16 +135,56 @@ class ShardedCheckpoints:
         if self._folder is None or self._writing is not None:
             return False
         since = self._clock() - self._saved_at
+        if self._direct_seconds > _MAX_OF_THE_TIME * since:
+            return False
         return since >= self._interval or (committing and self._last_seconds <= _MAX_OF_THE_TIME * since)
 
+    def may_begin(self, samples: int, whole: Callable[[], Any], *, last: bool) -> bool:
+        """Whether there is time and room for another checkpoint. One worker asks, before all of them call `save`.
+
+        Older ones are removed where it does not fit otherwise. What is in the way is printed, and a full disk noted.
+
+        Args:
+            samples: The job's sample counter.
+            whole: Returns the tensors of a checkpoint, with all their parts; asked while the size of none is known.
+            last: Nothing is trained any more: there must be time.
+        """
+        if self._folder is None:
+            return True
+        # It needs room, and counts if there is no time for another one. `save` would wait for it as well.
+        self.wait()
+        newest = self.newest()
+        size = (size_of(newest) if newest is not None else 0) or tensor_bytes(whole())
+        if last and (why := self._rate.too_slow(size, self._seconds_left())):
+            print(f"malletrain: no checkpoint at {samples} samples, the last one counts: {why}", file=sys.stderr)
+            return False
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._room.make(self._folder, size, self._complete()[1:])
+        except OSError as error:
+            self._note_failure(samples, error)
+            self._saved_at = self._clock()
+            return False
+        return True
+
     @phase(SAVE)
-    def save(self, samples: int, shards: Callable[[], Shards], plain: Callable[[], Mapping[str, Any]] | None) -> None:
-        """Copy this worker's part; it is written in the background. Waits for a checkpoint that is being written.
+    def save(
+        self,
+        samples: int,
+        shards: Callable[[], Shards],
+        plain: Callable[[], Mapping[str, Any]] | None,
+        *,
+        last: bool = False,
+    ) -> None:
+        """Write this worker's part: a copy of it in the background, or itself where nothing may be copied.
+
+        Waits for a checkpoint that is being written. Workers that copy and others that do not can save together.
 
         Args:
             samples: The job's sample counter.
             shards: Returns what is divided.
             plain: Returns what is not, at the one worker that writes it; None at the others.
+            last: Nothing is trained any more: this worker's part is written without a copy.
         """
         if self._folder is None:
             return
@@ -127,11 +194,23 @@ class ShardedCheckpoints:
         if plain is not None:
             self._plain_error = self._save_plain(path, plain)
         # Also after an error: the other workers write their parts together with this one.
-        self._writing = samples, self._start(path, shards())
+        found = shards()
+        direct = last or not self._may_copy(tensor_bytes(found, own=True))
+        self._writing = _Writing(samples, path, plain is not None, began, self._clock)
+        self._writing.follow(self._write_now(path, found) if direct else self._start(path, found))
         self._saved_at = self._clock()
         self._last_seconds = self._saved_at - began
+        self._direct_seconds = self._last_seconds if direct else 0.0
         self.loop_seconds += self._last_seconds
         self._saves += 1
+
+    def _may_copy(self, size: int) -> bool:
+        """Whether this node has memory for copies of its workers' parts; said once if it has not."""
+        needed, available = size * int(os.environ.get("LOCAL_WORLD_SIZE", "1")), self._available()
+        if fits_in_memory(needed, available):
+            return True
+        self._warnings.warn("no copy", no_copy(needed, available or 0, _MAX_OF_THE_TIME))
+        return False
 
     def _save_plain(self, path: Path, plain: Callable[[], Mapping[str, Any]]) -> OSError | RuntimeError | None:
         """Write what is not divided; the error, if that fails."""
@@ -149,55 +228,140 @@ class ShardedCheckpoints:
         """Wait until all workers have written their parts of the last checkpoint. What goes wrong is printed."""
         if self._writing is None:
             return
-        samples, future = self._writing
-        self._writing = None
+        writing, self._writing = self._writing, None
         try:
-            future.result()
+            seconds = writing.result()
             if self._plain_error is not None:
                 raise self._plain_error
         except Exception as error:  # noqa: BLE001 - a disk may be full, another worker lost
-            self._warnings.warn(
-                f"shards {type(error).__name__}", f"no checkpoint at {samples} samples: {describe(error)}"
-            )
-            note_save(error)
+            self._note_failure(writing.samples, error)
             return
         note_save()
-        self._saved = samples
+        self._warnings.forget(self._failed)
+        self._saved = writing.samples
+        if writing.by_coordinator:
+            self._note_written(writing.path, seconds)
+
+    def _note_failure(self, samples: int, error: Exception) -> None:
+        self._failed = f"shards {type(error).__name__}"
+        self._warnings.warn(self._failed, f"no checkpoint at {samples} samples: {describe(error)}")
+        note_save(error)
+
+    def _note_written(self, path: Path, seconds: float) -> None:
+        """Note what a checkpoint has taken."""
+        self._size = size_of(path)
+        self._rate.note(self._size, seconds)
+        self._written += 1
+        self._written_seconds += seconds
+        self._room.look(path.parent, self._size)
 
     def remove_old(self) -> None:
-        """Remove all but the newest two, and unfinished ones that are older. One worker calls it."""
-        newest = self.newest()
-        if newest is None:
+        """Remove those that are not kept, and unfinished ones that are older than the newest. One worker calls it."""
+        complete = self._complete()
+        if not complete:
             return
-        complete = sorted((path for path in self._folders() if _is_complete(path)), key=_samples_of)
-        kept = {*complete[-_KEPT:]}
+        kept = {*complete[: self._retention.kept(size_of(path) for path in complete)]}
         for path in self._folders():
-            if path not in kept and _samples_of(path) < _samples_of(newest):
+            if path not in kept and _samples_of(path) < _samples_of(complete[0]):
                 shutil.rmtree(path, ignore_errors=True)
 
     def costs(self) -> dict[str, float]:
-        """Mean time in seconds that a checkpoint takes of the training loop."""
-        return {"checkpoint_loop_seconds": round(self.loop_seconds / self._saves, 6)} if self._saves else {}
+        """What checkpoints cost, by name.
+
+        Means in seconds: how long a checkpoint takes of the training loop, and until it is on disk. Besides, the size
+        of the newest one in bytes, and how long loading took in seconds.
+        """
+        found: dict[str, float] = {}
+        if self._saves:
+            found["checkpoint_loop_seconds"] = self.loop_seconds / self._saves
+        if self._written:
+            found["checkpoint_save_seconds"] = self._written_seconds / self._written
+            found["checkpoint_bytes"] = self._size
+        if self.load_seconds:
+            found["checkpoint_load_seconds"] = self.load_seconds
+        return {name: round(value, 6) for name, value in found.items()}
 
     def _collect(self) -> None:
         """Note a checkpoint that has been finished in the meantime."""
-        if self._writing is not None and self._writing[1].done():
+        if self._writing is not None and self._writing.done:
             self.wait()
 
-    def _start(self, path: Path, shards: Shards) -> Future[Any]:
+    def _write_now(self, path: Path, shards: Shards) -> Future[Any]:
+        written: Future[Any] = Future()
+        try:
+            dcp.save(shards, storage_writer=dcp.FileSystemWriter(path), process_group=self._own_group())
+            written.set_result(None)
+        except Exception as error:  # noqa: BLE001 - as in the background; `wait` says it
+            written.set_exception(error)
+        return written
+
+    def _own_group(self) -> dist.ProcessGroup | None:
+        """A group of the checkpoints' own: operations of the training go on meanwhile."""
         if self._group is None and dist.get_world_size() > 1:
-            # Of its own: operations of the training go on meanwhile.
             self._group = dist.new_group(backend="gloo")
+        return self._group
+
+    def _start(self, path: Path, shards: Shards) -> Future[Any]:
         # It returns when torch has copied the tensors to the CPU: no second copy is needed.
         # Told which writer to use, torch does not import others to choose from, here and when it reads.
-        started = dcp.async_save(shards, storage_writer=dcp.FileSystemWriter(path), process_group=self._group)
+        started = dcp.async_save(shards, storage_writer=dcp.FileSystemWriter(path), process_group=self._own_group())
         written: Future[Any] = started.upload_completion if isinstance(started, AsyncSaveResponse) else started
         return written
+
+    def _complete(self) -> list[Path]:
+        """The complete checkpoints, the newest first."""
+        return sorted((path for path in self._folders() if _is_complete(path)), key=_samples_of, reverse=True)
 
     def _folders(self) -> list[Path]:
         if self._folder is None or not self._folder.is_dir():
             return []
         return [path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)]
+
+
+class _Writing:
+    """A checkpoint that is being written.
+
+    Attributes:
+        samples: The job's sample counter.
+        path: Its folder.
+        by_coordinator: Whether this worker writes what is not divided.
+    """
+
+    def __init__(
+        self, samples: int, path: Path, by_coordinator: bool, began: float, clock: Callable[[], float]
+    ) -> None:
+        """Nothing is known of its end yet; `began` is in seconds of the clock."""
+        self.samples = samples
+        self.path = path
+        self.by_coordinator = by_coordinator
+        self._began = began
+        self._clock = clock
+        self._future: Future[Any] = Future()
+        self._ended: float | None = None
+
+    def follow(self, future: Future[Any]) -> None:
+        """This future is done when it is written."""
+        self._future = future
+        future.add_done_callback(self._end)
+
+    def _end(self, future: Future[Any]) -> None:
+        del future
+        self._ended = self._clock()
+
+    @property
+    def done(self) -> bool:
+        """Whether it is written, or has failed."""
+        return self._future.done()
+
+    def result(self) -> float:
+        """Wait until it is written; how long that took, in seconds.
+
+        Raises:
+            Exception: it can't be written; whatever the writer has raised.
+        """
+        self._future.result()
+        # The future's waiters may be told before `_end` is called.
+        return (self._clock() if self._ended is None else self._ended) - self._began
 
 
 def _is_complete(path: Path) -> bool:

@@ -1,4 +1,7 @@
-"""Copies of a training's state at one moment: tensors on the CPU, everything else as plain data. Needs torch."""
+"""A training's state at one moment: tensors, everything else as plain data; copied to the CPU, or as it is.
+
+Needs torch.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,17 @@ import random
 import sys
 import zipfile
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from malletrain.client.checksum import ChecksumWriter
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
+_MAX_WASTE = 0.25
+"""Largest part of a storage that is written though no tensor of the state is in it."""
 _TensorKey = tuple[tuple[int, ...], torch.dtype, bool]
 """Shape, type, and whether the memory is page-locked."""
 
@@ -26,6 +31,12 @@ class SnapshotMemoryPool:
     def __init__(self) -> None:
         # Operations of a deque are atomic. A lock could be held during a fork: memory is released by another thread.
         self._spare: deque[dict[_TensorKey, list[torch.Tensor]]] = deque(maxlen=1)
+
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes that are kept for the next snapshot."""
+        kept = self._spare[-1] if self._spare else {}
+        return sum(tensor.nbytes for tensors in kept.values() for tensor in tensors)
 
     def acquire(self) -> SnapshotMemory:
         """Memory for a snapshot."""
@@ -88,10 +99,54 @@ def snapshot_of(value: Any, name: str, memory: SnapshotMemory | None = None) -> 
     Raises:
         TypeError: it contains something else, which could not be loaded again.
     """
-    copier = _Copier(memory or SnapshotMemory())
-    copied = copier.copy(value, name)
-    copier.memory.finish()
+    memory = memory or SnapshotMemory()
+    copied = _Copier(memory).copy(value, name)
+    memory.finish()
     return copied
+
+
+def state_as_it_is(value: Any, name: str) -> Any:
+    """A value as `snapshot_of` returns it, but with the tensors themselves: for a write while nothing changes them.
+
+    `torch.save` writes whole storages, and brings those of a GPU to the CPU one after the other. So only tensors that
+    are small parts of large storages are copied, to be written without what lies around them.
+
+    Args:
+        value: As for `snapshot_of`.
+        name: Name of the value in errors.
+
+    Raises:
+        TypeError: as `snapshot_of`.
+    """
+    return _Copier(_TensorsThemselves(value)).copy(value, name)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested dictionaries, lists and tuples, each once, however often it occurs."""
+    known: set[tuple[object, ...]] = set()
+    left = [value]
+    while left:
+        found = left.pop()
+        if isinstance(found, torch.Tensor):
+            if (place := _place_of(found)) not in known:
+                known.add(place)
+                yield found
+        elif isinstance(found, dict):
+            left.extend(found.values())
+        elif isinstance(found, list | tuple):
+            left.extend(found)
+
+
+def tensor_bytes(value: Any, *, own: bool = False) -> int:
+    """Bytes of the tensors in a value.
+
+    Args:
+        value: As for `tensors_in`.
+        own: Of tensors that are divided among workers, count this worker's part, not the whole.
+    """
+    return sum(
+        (tensor := _own_part(found) if own else found).numel() * tensor.element_size() for found in tensors_in(value)
+    )
 
 
 def random_states() -> dict[str, Any]:
@@ -161,11 +216,34 @@ def _check_archive(path: Path) -> None:
         raise ValueError(f"{path.name} is corrupt: {broken} does not fit its checksum")
 
 
+class _TensorCopies(Protocol):
+    """Makes what stands for a dense tensor in the copy of a state."""
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What is written in the place of a tensor."""
+
+
+class _TensorsThemselves:
+    """Stand for themselves, unless that would have much more written."""
+
+    def __init__(self, value: Any) -> None:
+        """Look how much of each storage the tensors of a value use."""
+        self._used: collections.Counter[int] = collections.Counter()
+        for tensor in tensors_in(value):
+            if tensor.layout == torch.strided:
+                self._used[tensor.untyped_storage().data_ptr()] += tensor.nbytes
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        wasted = storage.nbytes() - self._used[storage.data_ptr()]
+        return tensor if wasted <= storage.nbytes() * _MAX_WASTE else _copied(tensor)
+
+
 class _Copier:
     """Copies nested values. A tensor that occurs twice is copied once."""
 
-    def __init__(self, memory: SnapshotMemory) -> None:
-        self.memory = memory
+    def __init__(self, memory: _TensorCopies) -> None:
+        self._memory = memory
         self._known: dict[tuple[object, ...], torch.Tensor] = {}
 
     def copy(self, value: Any, name: str) -> Any:
@@ -197,7 +275,25 @@ class _Copier:
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout != torch.strided:
             return tensor.to("cpu", copy=True)
-        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        place = _place_of(tensor)
         if place not in self._known:
-            self._known[place] = self.memory.copy(tensor)
+            self._known[place] = self._memory.copy(tensor)
         return self._known[place]
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def _own_part(tensor: torch.Tensor) -> torch.Tensor:
+    """This worker's part of a tensor that is divided (a DTensor); other tensors as they are."""
+    to_local: Callable[[], torch.Tensor] | None = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
+
+
+def _place_of(tensor: torch.Tensor) -> tuple[object, ...]:
+    """What is the same for tensors that are the same memory, seen in the same way."""
+    tensor = _own_part(tensor)
+    if tensor.layout != torch.strided or not tensor.numel():
+        return (id(tensor),)
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()

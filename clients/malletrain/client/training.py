@@ -11,8 +11,9 @@ from typing import NoReturn, cast
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from malletrain.client import current_job, done, install_signal_handler, report
+from malletrain.client import current_job, done, install_signal_handler, report, seconds_to_leave
 from malletrain.client.checkpoint_manager import CheckpointManager
+from malletrain.client.checkpoint_retention import CheckpointRetention
 from malletrain.client.extra_state import Stateful
 from malletrain.client.job_context import read_batch_per_worker
 from malletrain.client.lr_scaling import LearningRates, ScalingRule, ScalingRuleChoice, scaling_rule
@@ -49,6 +50,8 @@ class Training(Replica):
         commit_seconds: float = 5.0,
         checkpoint_seconds: float = 30.0,
         checkpoint_folder: Path | None = None,
+        checkpoints_kept: int = 2,
+        max_checkpoint_bytes: int | None = None,
         learning_rate_rule: ScalingRuleChoice = "auto",
         warmup_samples: int = 0,
         hold_batch: bool = False,
@@ -69,6 +72,8 @@ class Training(Replica):
             checkpoint_seconds: Longest time in seconds between two checkpoints on disk. Commits are saved as well while
                 that takes less than 5 % of the time, so that very little of a small model's training can be lost.
             checkpoint_folder: Folder of the checkpoints. By default the job's folder; outside MalleTrain, none.
+            checkpoints_kept: Most checkpoints that are kept, at least 1.
+            max_checkpoint_bytes: Most bytes of all that are kept together; the newest one always is. None: no limit.
             learning_rate_rule: How the rates follow the global batch: "linear", or "sqrt", with its square root; "auto"
                 is "sqrt" for adaptive optimizers such as Adam, "linear" for others.
             warmup_samples: Samples over which the rates rise when the global batch has grown (and at the start, if it
@@ -99,7 +104,12 @@ class Training(Replica):
             model,
             self._make_sampler(dataset_size, batch_per_worker, reference_batch if hold_batch else None, seed),
             self._make_rates(optimizer, reference_batch, scaling_rule(optimizer, learning_rate_rule), warmup_samples),
-            CheckpointManager(checkpoint_folder or (job.checkpoint_directory if job else None), checkpoint_seconds),
+            CheckpointManager(
+                checkpoint_folder or (job.checkpoint_directory if job else None),
+                checkpoint_seconds,
+                retention=CheckpointRetention(checkpoints_kept, max_checkpoint_bytes),
+                seconds_left=seconds_to_leave,
+            ),
             SavingMarker(job.directory if job else None),
             commit_seconds,
         )

@@ -51,7 +51,7 @@ class MalleTrainCallback(TrainerCallback):  # type: ignore[misc]  # Transformers
         Args:
             trainer: The trainer, with a map-style data set. Give it this callback.
             options: As for `malletrain.client.training.Training`: `reference_batch`, `learning_rate_rule`,
-                `warmup_samples`, `hold_batch`, `seed`, and when to save.
+                `warmup_samples`, `hold_batch`, `seed`, when to save, and what is kept.
 
         Raises:
             ValueError: the trainer does what this callback can't follow.

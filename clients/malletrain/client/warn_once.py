@@ -23,6 +23,10 @@ class WarnOnce:
             # stderr is closed or None: the message can't be shown.
             return
 
+    def forget(self, kind: str) -> None:
+        """Print the next message of a kind again: what it was about has passed."""
+        self._printed.discard(kind)
+
 
 def describe(error: Exception) -> str:
     """Type and message of an error, even if its message can't be converted to text."""
