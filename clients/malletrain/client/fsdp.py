@@ -26,9 +26,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,19 +36,17 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
-from malletrain.client import current_job, done, should_stop
+from malletrain.client import current_job
 from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps
-from malletrain.client.distributed import DistributedTraining, PlainTrainingState, init
-from malletrain.client.lr_scaling import RateRamp
+from malletrain.client.distributed import PlainTrainingState, init
+from malletrain.client.divided import DividedTraining
 from malletrain.client.neighbour_copies import NeighbourCopies
-from malletrain.client.replica import Stopped
 from malletrain.client.replicas import replica_place
 from malletrain.client.saving_marker import SavingMarker
 from malletrain.client.shard_parts import part_of, parts_folder, write_part
-from malletrain.client.sharded_checkpoints import ShardedCheckpoints, samples_in, say_where
+from malletrain.client.sharded_checkpoints import samples_in
 from malletrain.client.snapshots import random_states
-from malletrain.client.warn_once import describe
 from malletrain.common.job_folder import SHARDED_FOLDER
 
 __all__ = ["ShardedTraining", "init"]
@@ -62,7 +58,7 @@ _EXCHANGE_SECONDS = 60.0
 _POLL_SECONDS = 0.005
 
 
-class ShardedTraining(DistributedTraining):
+class ShardedTraining(DividedTraining):
     """A training with FSDP2 whose workers save their parts, exit and are restarted at a rescale, in any number.
 
     The arguments and methods are those of `malletrain.client.training.Training`. The model has been given to
@@ -125,8 +121,6 @@ class ShardedTraining(DistributedTraining):
         self._state_options = StateDictOptions(flatten_optimizer_state_dict=by_name)
         job = current_job()
         folder = checkpoint_folder or (job.checkpoint_directory if job else None)
-        self._folder = folder
-        self._sharded = ShardedCheckpoints(folder, checkpoint_seconds)
         self._copies = NeighbourCopies(folder, copy_seconds)
         self._holder = SavingMarker(job.directory if job else None, SHARDED_FOLDER)
         options |= {"checkpoint_seconds": checkpoint_seconds, "checkpoint_folder": folder, "grad_scaler": grad_scaler}
@@ -140,28 +134,6 @@ class ShardedTraining(DistributedTraining):
             dist.all_reduce(torch.zeros(1, device=self._device))
         super().step(*also)
 
-    def finish(self, metrics: Mapping[str, float] | None = None) -> None:
-        """Save the state and say that the training is complete. Call it at every rank, after `run`.
-
-        Args:
-            metrics: Names and numbers, shown with the job.
-        """
-        with collective_limit.raised():
-            self._finish(metrics or {})
-
-    def _finish(self, metrics: Mapping[str, float]) -> None:
-        self._say_if_schedules_are_apart()
-        if not self._is_saved():
-            self._save()
-        self._sharded.wait()
-        # Nothing may be on its way when the interpreter ends.
-        self._copies.wait(_EXCHANGE_SECONDS)
-        self._holder.remove()
-        if self.rank == 0:
-            self._sharded.remove_old()
-            done({**self._sharded.costs(), **self._copies.costs(), **metrics}, self.samples)
-        self._broadcast([0, 0])
-
     def _join(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> PlainTrainingState:
         self._plain_model = self.model = model
         self.optimizer = optimizer
@@ -172,17 +144,7 @@ class ShardedTraining(DistributedTraining):
             # What this worker has of the state, only one worker of each other replica has.
             self._holder.create()
         state = PlainTrainingState()
-        path = self._agreed(self._sharded.newest())
-        if path is not None:
-            began = time.monotonic()
-            shards = self._shards()
-            with collective_limit.raised():
-                self._sharded.load_shards(path, shards)
-            found = {"model_state_dict": shards["model"], "optim_state_dict": shards["optimizer"]}
-            set_state_dict(model, optimizer, **found, options=self._state_options)
-            self._restore_plain(self._sharded.load_plain(path), state)
-            if self.rank == 0:
-                say_where(state.samples, time.monotonic() - began)
+        self._go_on(state)
         self._sampler.set_scale(*self._batch_part)
         return state
 
@@ -190,36 +152,17 @@ class ShardedTraining(DistributedTraining):
     def _batch_part(self) -> tuple[int, int]:
         return self._place.batch_part, self._place.batch_parts
 
-    def _agreed(self, own: _T) -> _T:
-        """Rank 0's choice: a file system may show the newest folder to one worker earlier than to another."""
-        choice = [own]
-        if self.workers > 1:
-            dist.broadcast_object_list(choice)
-        return choice[0]
-
-    def _restore_plain(self, content: Mapping[str, Any], state: PlainTrainingState) -> None:
-        state.samples = content["samples"]
-        state.ramp = RateRamp(*content["ramp"])
-        state.random_states = content["random_states"]
-        self._extra_on_disk = content["extra"]
+    def _load_shards(self, path: Path, plain: Mapping[str, Any]) -> None:
+        del plain
+        shards = self._shards()
+        with collective_limit.raised():
+            self._sharded.load_shards(path, shards)
+        found = {"model_state_dict": shards["model"], "optim_state_dict": shards["optimizer"]}
+        set_state_dict(self._plain_model, self.optimizer, **found, options=self._state_options)
 
     def _shards(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self._plain_model, self.optimizer, options=self._state_options)
         return {"model": model, "optimizer": optimizer}
-
-    def _plain(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "samples": self.samples,
-            "ramp": astuple(self._state.ramp),
-            "random_states": states,
-            "extra": self._state.extra.states(),
-        }
-
-    def _save(self) -> None:
-        states = self._gather(random_states())
-        if self.rank == 0:
-            self._sharded.remove_old()
-        self._sharded.save(self.samples, self._shards, (lambda: self._plain(states)) if self.rank == 0 else None)
 
     def _decide(self) -> list[int]:
         flags, batches = super()._decide()
@@ -232,50 +175,26 @@ class ShardedTraining(DistributedTraining):
             self._copies.begin(self.samples, self._place, self._shards, lambda: self._plain([]), random_states())
         super()._act(flags)
 
-    def _is_saved(self) -> bool:
-        return self._sharded.is_saved(self.samples)
-
-    def _is_save_due(self, committing: bool) -> bool:
-        return self._sharded.is_due(committing)
-
-    def _stop(self, save: bool) -> None:
-        """End the process, once all parts of the present state are on disk."""
-        del save
-        self._marker.create()
-        self._sharded.wait()
-        saved = self._is_saved()
-        if self.rank == 0:
-            self._sharded.remove_old()
-        self._marker.remove()
+    def _before_end(self) -> None:
         self._holder.remove()
-        print(f"malletrain: stopping at {self.samples} samples", file=sys.stderr)
-        raise Stopped(0 if saved else 1)
 
-    def _save_after_loss(self, error: RuntimeError) -> None:
-        """If the launcher says that another worker is lost, write the copies that this one holds, and end.
+    def _finish(self, metrics: Mapping[str, float]) -> None:
+        # Nothing may be on its way when the interpreter ends.
+        self._copies.wait(_EXCHANGE_SECONDS)
+        super()._finish(metrics)
 
-        Raises:
-            Stopped: another worker is lost.
-        """
-        deadline = time.monotonic() + _LOSS_SECONDS
-        while not should_stop():
-            if time.monotonic() >= deadline:
-                return
-            time.sleep(_POLL_SECONDS)
-        self._marker.create()
-        print(f"malletrain: another worker is lost ({describe(error)[:200]})", file=sys.stderr)
-        code = 0
+    def _costs(self) -> dict[str, float]:
+        return {**super()._costs(), **self._copies.costs()}
+
+    def _save_what_is_left(self) -> int:
+        """After a loss, write the copies that this worker holds, and its replica's state as it is now."""
         try:
             self._save_replica()
             self._copies.save(samples_in(self._sharded.newest()))
         except OSError as failure:
             print(f"malletrain: copies can't be written: {failure}", file=sys.stderr)
-            code = 1
-        saved = max(samples_in(self._sharded.newest()), 0)
-        print(f"malletrain: after the loss: {saved} samples are on disk", file=sys.stderr)
-        self._marker.remove()
-        self._holder.remove()
-        raise Stopped(code)
+            return 1
+        return 0
 
     def _save_replica(self) -> None:
         """After a loss: write this worker's part as it is now. It counts once its replica's other workers have, too.

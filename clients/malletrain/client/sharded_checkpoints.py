@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import LoadPlanner, SavePlanner
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
 
 from malletrain.client import note_save, phase
@@ -76,16 +77,21 @@ class ShardedCheckpoints:
         content: dict[str, Any] = torch.load(path / _PLAIN, map_location="cpu", weights_only=True)
         return content
 
-    def load_shards(self, path: Path, shards: Shards) -> None:
+    def load_shards(self, path: Path, shards: Shards, planner: LoadPlanner | None = None) -> None:
         """Fill tensors, however they are divided now, with those of a checkpoint.
+
+        Args:
+            path: The checkpoint.
+            shards: The tensors.
+            planner: Says where they lie in the whole; None: they say it themselves.
 
         Raises:
             RuntimeError: a tensor is missing or has another shape; or a file can't be read.
         """
         if path.suffix == _PARTS:
-            dcp.load(shards, storage_reader=PartsReader(path))
+            dcp.load(shards, storage_reader=PartsReader(path), planner=planner)
         else:
-            dcp.load(shards, storage_reader=dcp.FileSystemReader(path))
+            dcp.load(shards, storage_reader=dcp.FileSystemReader(path), planner=planner)
         self._loaded = _samples_of(path)
 
     def is_saved(self, samples: int) -> bool:
@@ -106,13 +112,20 @@ class ShardedCheckpoints:
         return since >= self._interval or (committing and self._last_seconds <= _MAX_OF_THE_TIME * since)
 
     @phase(SAVE)
-    def save(self, samples: int, shards: Callable[[], Shards], plain: Callable[[], Mapping[str, Any]] | None) -> None:
+    def save(
+        self,
+        samples: int,
+        shards: Callable[[], Shards],
+        plain: Callable[[], Mapping[str, Any]] | None,
+        planner: SavePlanner | None = None,
+    ) -> None:
         """Copy this worker's part; it is written in the background. Waits for a checkpoint that is being written.
 
         Args:
             samples: The job's sample counter.
             shards: Returns what is divided.
             plain: Returns what is not, at the one worker that writes it; None at the others.
+            planner: Says where this worker's part lies in the whole; None: the tensors say it themselves.
         """
         if self._folder is None:
             return
@@ -122,7 +135,7 @@ class ShardedCheckpoints:
         if plain is not None:
             self._plain_error = self._save_plain(path, plain)
         # Also after an error: the other workers write their parts together with this one.
-        self._writing = samples, self._start(path, shards())
+        self._writing = samples, self._start(path, shards(), planner)
         self._saved_at = self._clock()
         self._last_seconds = self._saved_at - began
         self.loop_seconds += self._last_seconds
@@ -179,13 +192,14 @@ class ShardedCheckpoints:
         if self._writing is not None and self._writing[1].done():
             self.wait()
 
-    def _start(self, path: Path, shards: Shards) -> Future[Any]:
+    def _start(self, path: Path, shards: Shards, planner: SavePlanner | None) -> Future[Any]:
         if self._group is None and dist.get_world_size() > 1:
             # Of its own: operations of the training go on meanwhile.
             self._group = dist.new_group(backend="gloo")
         # It returns when torch has copied the tensors to the CPU: no second copy is needed.
         # Told which writer to use, torch does not import others to choose from, here and when it reads.
-        started = dcp.async_save(shards, storage_writer=dcp.FileSystemWriter(path), process_group=self._group)
+        writer = dcp.FileSystemWriter(path)
+        started = dcp.async_save(shards, storage_writer=writer, planner=planner, process_group=self._group)
         written: Future[Any] = started.upload_completion if isinstance(started, AsyncSaveResponse) else started
         return written
 
