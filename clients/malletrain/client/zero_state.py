@@ -160,7 +160,8 @@ class ZeroState:
             vectors = self._vectors(flat)
             numbers = {key: value for key, value in state.items() if f"optimizer.{key}" not in vectors}
             types = {key: str(state[key].dtype) for key in state.keys() - numbers.keys()}
-            groups.setdefault(flat.group, {"numbers": numbers, "types": types})
+            if state:
+                groups.setdefault(flat.group, {"numbers": numbers, "types": types})
         return {
             "groups": [groups.get(number, {}) for number in range(len(self.optimizer.param_groups))],
             "options": [_without_parameters(group) for group in self.optimizer.param_groups],
@@ -188,6 +189,9 @@ class ZeroState:
                 state[key] = torch.zeros_like(flat.tensor, dtype=_type_of(dtype), requires_grad=False)
             if state:
                 self.optimizer.state[flat.tensor] = state
+        if self._stage < 3 and any(plain["groups"]):
+            # For DeepSpeed's functions of whole parameters, which know the state after the first step only.
+            self._zero._lazy_init_hp_params_optimizer_state()
         scaler = getattr(self._zero, "loss_scaler", None)
         for name, value in plain["loss_scaler"].items():
             if hasattr(scaler, name):
