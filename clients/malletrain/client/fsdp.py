@@ -28,9 +28,8 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import astuple
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -40,33 +39,28 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
-from malletrain.client import current_job, done, seconds_to_leave, should_stop
-from malletrain.client.checkpoint_retention import CheckpointRetention
+from malletrain.client import current_job
 from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps
 from malletrain.client.distributed import DistributedTraining, PlainTrainingState, init
-from malletrain.client.lr_scaling import RateRamp
+from malletrain.client.divided import DividedTraining
 from malletrain.client.neighbour_copies import NeighbourCopies
 from malletrain.client.peer_shards import PeerShards, find_peer_shards, leave_parts
-from malletrain.client.replica import HAND_OVER, SAVE, STOP, Stopped
 from malletrain.client.replicas import replica_place
 from malletrain.client.saving_marker import SavingMarker
 from malletrain.client.shard_parts import Shards, part_of, parts_folder, prepared_part, write_part
-from malletrain.client.sharded_checkpoints import ShardedCheckpoints, samples_in, say_where
+from malletrain.client.sharded_checkpoints import samples_in, say_where
 from malletrain.client.snapshots import random_states
-from malletrain.client.warn_once import describe
 from malletrain.common.job_folder import SHARDED_FOLDER
 
 __all__ = ["ShardedTraining", "init"]
 
 _T = TypeVar("_T")
 _COPY = 8
-_LOSS_SECONDS = 5.0
 _EXCHANGE_SECONDS = 60.0
-_POLL_SECONDS = 0.005
 
 
-class ShardedTraining(DistributedTraining):
+class ShardedTraining(DividedTraining):
     """A training with FSDP2 whose workers save their parts, exit and are restarted at a rescale, in any number.
 
     The arguments and methods are those of `malletrain.client.training.Training`. The model has been given to
@@ -91,8 +85,6 @@ class ShardedTraining(DistributedTraining):
         mesh: DeviceMesh | None = None,
         checkpoint_seconds: float = 30.0,
         checkpoint_folder: Path | None = None,
-        checkpoints_kept: int = 2,
-        max_checkpoint_bytes: int | None = None,
         copy_seconds: float | None = 1.0,
         grad_scaler: torch.amp.GradScaler | None = None,
         **options: Any,
@@ -107,8 +99,6 @@ class ShardedTraining(DistributedTraining):
                 share samples count as one for `batch_per_worker` then.
             checkpoint_seconds: Longest time in seconds between two checkpoints.
             checkpoint_folder: Folder of the checkpoints, which all workers can read. By default the job's folder.
-            checkpoints_kept: As for `malletrain.client.training.Training`.
-            max_checkpoint_bytes: As for `malletrain.client.training.Training`.
             copy_seconds: Shortest time in seconds from one copy of the workers' parts on their neighbours to the next.
                 It grows with their cost: they take at most 5 % of the loop's time, and are sent in the background for
                 at most a quarter of the time. None: no copies, which take the memory of two parts, and of four while
@@ -133,11 +123,6 @@ class ShardedTraining(DistributedTraining):
         self._state_options = StateDictOptions(flatten_optimizer_state_dict=by_name)
         job = current_job()
         folder = checkpoint_folder or (job.checkpoint_directory if job else None)
-        self._folder = folder
-        retention = CheckpointRetention(checkpoints_kept, max_checkpoint_bytes)
-        self._sharded = ShardedCheckpoints(
-            folder, checkpoint_seconds, retention=retention, seconds_left=seconds_to_leave
-        )
         self._copies = NeighbourCopies(folder, copy_seconds)
         self._holder = SavingMarker(job.directory if job else None, SHARDED_FOLDER)
         options |= {"checkpoint_seconds": checkpoint_seconds, "checkpoint_folder": folder, "grad_scaler": grad_scaler}
@@ -151,28 +136,6 @@ class ShardedTraining(DistributedTraining):
             dist.all_reduce(torch.zeros(1, device=self._device))
         super().step(*also)
 
-    def finish(self, metrics: Mapping[str, float] | None = None) -> None:
-        """Save the state and say that the training is complete. Call it at every rank, after `run`.
-
-        Args:
-            metrics: Names and numbers, shown with the job.
-        """
-        with collective_limit.raised():
-            self._finish(metrics or {})
-
-    def _finish(self, metrics: Mapping[str, float]) -> None:
-        self._say_if_schedules_are_apart()
-        if not self._is_saved() and self._agreed(self.rank > 0 or self._may_save(last=True)):
-            self._save(last=True)
-        self._sharded.wait()
-        # Nothing may be on its way when the interpreter ends.
-        self._copies.wait(_EXCHANGE_SECONDS)
-        self._holder.remove()
-        if self.rank == 0:
-            self._sharded.remove_old()
-            done({**self._sharded.costs(), **self._copies.costs(), **metrics}, self.samples)
-        self._broadcast([0, 0])
-
     def _join(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> PlainTrainingState:
         self._plain_model = self.model = model
         self.optimizer = optimizer
@@ -183,35 +146,32 @@ class ShardedTraining(DistributedTraining):
             # What this worker has of the state, only one worker of each other replica has.
             self._holder.create()
         state = PlainTrainingState()
-        newest = self._sharded.newest()
-        handed_over = find_peer_shards(self._memory, samples_in(newest))
+        newest = samples_in(self._sharded.newest()) if self.rank == 0 else -1
+        handed_over = find_peer_shards(self._memory, newest)
         if handed_over is not None:
-            self._restore_from(handed_over, state)
-        path = None if handed_over is not None else self._agreed(newest)
-        if path is not None:
-            began = time.monotonic()
-            self._fill(lambda shards: self._sharded.load_shards(path, shards))
-            self._restore_plain(self._sharded.load_plain(path), state)
-            if self.rank == 0:
-                say_where(state.samples, time.monotonic() - began)
+            self._take_over_parts(handed_over, state)
+        else:
+            self._go_on(state)
         self._sampler.set_scale(*self._batch_part)
         return state
+
+    @property
+    def _batch_part(self) -> tuple[int, int]:
+        return self._place.batch_part, self._place.batch_parts
+
+    def _load_shards(self, path: Path, plain: Mapping[str, Any]) -> None:
+        del plain
+        self._fill(lambda shards: self._sharded.load_shards(path, shards))
 
     def _fill(self, load: Callable[[Shards], None]) -> None:
         """Have something load this worker's part of the state."""
         shards = self._shards()
         with collective_limit.raised():
             load(shards)
-        options = self._state_options
-        set_state_dict(
-            self._plain_model,
-            self.optimizer,
-            model_state_dict=shards["model"],
-            optim_state_dict=shards["optimizer"],
-            options=options,
-        )
+        found = {"model_state_dict": shards["model"], "optim_state_dict": shards["optimizer"]}
+        set_state_dict(self._plain_model, self.optimizer, **found, options=self._state_options)
 
-    def _restore_from(self, handed_over: PeerShards, state: PlainTrainingState) -> None:
+    def _take_over_parts(self, handed_over: PeerShards, state: PlainTrainingState) -> None:
         """Go on with what the workers before have left in memory."""
         began = time.monotonic()
         self._fill(handed_over.load)
@@ -220,6 +180,9 @@ class ShardedTraining(DistributedTraining):
         self._sharded.hasten()
         if self.rank == 0:
             say_where(state.samples, time.monotonic() - began)
+
+    def _hands_over(self) -> bool:
+        return DistributedTraining._hands_over(self)
 
     def _hand_over(self) -> bool:
         place = {"samples": self.samples, "rank": self._place.shard, "workers": self._place.shards}
@@ -232,54 +195,12 @@ class ShardedTraining(DistributedTraining):
         own = (value.to_local() if isinstance(value, DTensor) else value for value in values if torch.is_tensor(value))
         return sum(tensor.numel() * tensor.element_size() for tensor in own)
 
-    @property
-    def _batch_part(self) -> tuple[int, int]:
-        return self._place.batch_part, self._place.batch_parts
-
-    def _agreed(self, own: _T) -> _T:
-        """Rank 0's choice: a file system may show the newest folder to one worker earlier than to another."""
-        choice = [own]
-        if self.workers > 1:
-            dist.broadcast_object_list(choice)
-        return choice[0]
-
-    def _restore_plain(self, content: Mapping[str, Any], state: PlainTrainingState) -> None:
-        state.samples = content["samples"]
-        state.ramp = RateRamp(*content["ramp"])
-        state.random_states = content["random_states"]
-        self._extra_on_disk = content["extra"]
-
     def _shards(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self._plain_model, self.optimizer, options=self._state_options)
         return {"model": model, "optimizer": optimizer}
 
-    def _plain(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "samples": self.samples,
-            "ramp": astuple(self._state.ramp),
-            "random_states": states,
-            "extra": self._state.extra.states(),
-        }
-
-    def _save(self, *, last: bool = False) -> None:
-        states = self._gather(random_states())
-        if self.rank == 0:
-            self._sharded.remove_old()
-        plain = (lambda: self._plain(states)) if self.rank == 0 else None
-        self._sharded.save(self.samples, self._shards, plain, last=last)
-
-    def _may_save(self, *, last: bool) -> bool:
-        """At rank 0: whether there is time and room for a checkpoint."""
-
-        def whole() -> list[Any]:
-            return [self._plain_model.state_dict(), self.optimizer.state_dict()]
-
-        return self._sharded.may_begin(self.samples, whole, last=last)
-
     def _decide(self) -> list[int]:
         flags, batches = super()._decide()
-        if flags & SAVE and not flags & HAND_OVER and not self._may_save(last=bool(flags & STOP)):
-            flags &= ~SAVE
         return [flags | _COPY if self.workers > 1 and self._copies.is_due() else flags, batches]
 
     def _act(self, flags: int) -> None:
@@ -289,51 +210,26 @@ class ShardedTraining(DistributedTraining):
             self._copies.begin(self.samples, self._place, self._shards, lambda: self._plain([]), random_states())
         super()._act(flags)
 
-    def _is_saved(self) -> bool:
-        return self._sharded.is_saved(self.samples)
-
-    def _is_save_due(self, committing: bool) -> bool:
-        return self._sharded.is_due(committing)
-
-    def _stop(self, save: bool) -> None:
-        """End the process, once all parts of the present state are on disk."""
-        del save
-        self._marker.create()
-        self._sharded.wait()
-        saved = self._is_saved()
-        if self.rank == 0:
-            self._sharded.remove_old()
-        self._leave(saved=saved)
-
-    def _leave(self, *, saved: bool) -> NoReturn:
+    def _before_end(self) -> None:
         self._holder.remove()
-        super()._leave(saved=saved)
 
-    def _save_after_loss(self, error: RuntimeError) -> None:
-        """If the launcher says that another worker is lost, write the copies that this one holds, and end.
+    def _finish(self, metrics: Mapping[str, float]) -> None:
+        # Nothing may be on its way when the interpreter ends.
+        self._copies.wait(_EXCHANGE_SECONDS)
+        super()._finish(metrics)
 
-        Raises:
-            Stopped: another worker is lost.
-        """
-        deadline = time.monotonic() + _LOSS_SECONDS
-        while not should_stop():
-            if time.monotonic() >= deadline:
-                return
-            time.sleep(_POLL_SECONDS)
-        self._marker.create()
-        print(f"malletrain: another worker is lost ({describe(error)[:200]})", file=sys.stderr)
-        code = 0
+    def _costs(self) -> dict[str, float]:
+        return {**super()._costs(), **self._copies.costs()}
+
+    def _save_what_is_left(self) -> int:
+        """After a loss, write the copies that this worker holds, and its replica's state as it is now."""
         try:
             self._save_replica()
             self._copies.save(samples_in(self._sharded.newest()))
         except OSError as failure:
             print(f"malletrain: copies can't be written: {failure}", file=sys.stderr)
-            code = 1
-        saved = max(samples_in(self._sharded.newest()), 0)
-        print(f"malletrain: after the loss: {saved} samples are on disk", file=sys.stderr)
-        self._marker.remove()
-        self._holder.remove()
-        raise Stopped(code)
+            return 1
+        return 0
 
     def _save_replica(self) -> None:
         """After a loss: write this worker's part as it is now. It counts once its replica's other workers have, too.

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 
@@ -25,6 +24,7 @@ from malletrain.client.shard_parts import (
     PreparedPart,
     Shards,
     done,
+    load_from,
     narrowed,
     packed,
     unpacked,
@@ -220,7 +220,7 @@ class PeerShards:
         Raises:
             RuntimeError: a tensor is missing or has another shape, or another worker is lost.
         """
-        dcp.load(shards, storage_reader=self._reader)
+        load_from(self._reader, shards, "the state in memory")
 
     def close(self) -> None:
         """Free the memory."""

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import DefaultSavePlanner, LoadPlan, LoadPlanner, StorageReader
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -30,6 +32,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem, WriteItem
 
 from malletrain.client.snapshots import snapshot_of
+from malletrain.client.warn_once import describe
 
 Shards = dict[str, Any]
 """Names and tensors, some of them divided among the workers."""
@@ -293,6 +296,26 @@ class HeadersReader(StorageReader):  # type: ignore[misc]  # torch is not typed 
         target = planner.resolve_tensor(item).detach()
         target.copy_(source)
         planner.commit_tensor(item, target)
+
+
+def load_from(reader: StorageReader, shards: Shards, what: str, planner: LoadPlanner | None = None) -> None:
+    """Fill tensors, however they are divided now, with what a reader has; all workers call it.
+
+    Args:
+        reader: What reads.
+        shards: The tensors.
+        what: What is read, for errors.
+        planner: Says where they lie in the whole; None: they say it themselves.
+
+    Raises:
+        RuntimeError: a tensor is missing or has another shape; or something can't be read.
+    """
+    try:
+        dcp.load(shards, storage_reader=reader, planner=planner)
+    except CheckpointException as error:
+        # It is no Exception, and has the errors of all workers, each with its traceback.
+        rank, (cause, _) = next(iter(error.failures.items()))
+        raise RuntimeError(f"{what}, rank {rank}: {describe(cause)}") from error
 
 
 def narrowed(tensor: torch.Tensor, item: ReadItem) -> torch.Tensor:

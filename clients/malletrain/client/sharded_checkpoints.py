@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import LoadPlanner, SavePlanner
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
 
 from malletrain.client import note_save, phase
@@ -29,7 +30,7 @@ from malletrain.client.available_memory import available_memory, fits_in_memory,
 from malletrain.client.checkpoint_retention import CheckpointRetention, SaveRate
 from malletrain.client.disk_room import DiskRoom, size_of
 from malletrain.client.phases import SAVE
-from malletrain.client.shard_parts import PartsReader, Shards, complete_parts, read_plain
+from malletrain.client.shard_parts import PartsReader, Shards, complete_parts, load_from, read_plain
 from malletrain.client.snapshots import snapshot_of, tensor_bytes
 from malletrain.client.warn_once import WarnOnce, describe
 
@@ -102,17 +103,20 @@ class ShardedCheckpoints:
         content: dict[str, Any] = torch.load(path / _PLAIN, map_location="cpu", weights_only=True)
         return content
 
-    def load_shards(self, path: Path, shards: Shards) -> None:
+    def load_shards(self, path: Path, shards: Shards, planner: LoadPlanner | None = None) -> None:
         """Fill tensors, however they are divided now, with those of a checkpoint.
+
+        Args:
+            path: The checkpoint.
+            shards: The tensors.
+            planner: Says where they lie in the whole; None: they say it themselves.
 
         Raises:
             RuntimeError: a tensor is missing or has another shape; or a file can't be read.
         """
         began = self._clock()
-        if path.suffix == _PARTS:
-            dcp.load(shards, storage_reader=PartsReader(path))
-        else:
-            dcp.load(shards, storage_reader=dcp.FileSystemReader(path))
+        reader = PartsReader(path) if path.suffix == _PARTS else dcp.FileSystemReader(path)
+        load_from(reader, shards, f"checkpoint {path.name}", planner)
         self._loaded = _samples_of(path)
         self.load_seconds = self._clock() - began
 
@@ -173,6 +177,7 @@ class ShardedCheckpoints:
         samples: int,
         shards: Callable[[], Shards],
         plain: Callable[[], Mapping[str, Any]] | None,
+        planner: SavePlanner | None = None,
         *,
         last: bool = False,
     ) -> None:
@@ -184,6 +189,7 @@ class ShardedCheckpoints:
             samples: The job's sample counter.
             shards: Returns what is divided.
             plain: Returns what is not, at the one worker that writes it; None at the others.
+            planner: Says where this worker's part lies in the whole; None: the tensors say it themselves.
             last: Nothing is trained any more: this worker's part is written without a copy.
         """
         if self._folder is None:
@@ -197,7 +203,7 @@ class ShardedCheckpoints:
         found = shards()
         direct = last or not self._may_copy(tensor_bytes(found, own=True))
         self._writing = _Writing(samples, path, plain is not None, began, self._clock)
-        self._writing.follow(self._write_now(path, found) if direct else self._start(path, found))
+        self._writing.follow((self._write_now if direct else self._start)(path, found, planner))
         self._saved_at = self._clock()
         self._last_seconds = self._saved_at - began
         self._direct_seconds = self._last_seconds if direct else 0.0
@@ -286,10 +292,11 @@ class ShardedCheckpoints:
         if self._writing is not None and self._writing.done:
             self.wait()
 
-    def _write_now(self, path: Path, shards: Shards) -> Future[Any]:
+    def _write_now(self, path: Path, shards: Shards, planner: SavePlanner | None) -> Future[Any]:
         written: Future[Any] = Future()
         try:
-            dcp.save(shards, storage_writer=dcp.FileSystemWriter(path), process_group=self._own_group())
+            writer = dcp.FileSystemWriter(path)
+            dcp.save(shards, storage_writer=writer, planner=planner, process_group=self._own_group())
             written.set_result(None)
         except Exception as error:  # noqa: BLE001 - as in the background; `wait` says it
             written.set_exception(error)
@@ -301,10 +308,11 @@ class ShardedCheckpoints:
             self._group = dist.new_group(backend="gloo")
         return self._group
 
-    def _start(self, path: Path, shards: Shards) -> Future[Any]:
+    def _start(self, path: Path, shards: Shards, planner: SavePlanner | None) -> Future[Any]:
         # It returns when torch has copied the tensors to the CPU: no second copy is needed.
         # Told which writer to use, torch does not import others to choose from, here and when it reads.
-        started = dcp.async_save(shards, storage_writer=dcp.FileSystemWriter(path), process_group=self._own_group())
+        writer = dcp.FileSystemWriter(path)
+        started = dcp.async_save(shards, storage_writer=writer, planner=planner, process_group=self._own_group())
         written: Future[Any] = started.upload_completion if isinstance(started, AsyncSaveResponse) else started
         return written
 

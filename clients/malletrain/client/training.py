@@ -254,15 +254,18 @@ class Training(Replica):
         """
         self._consistent = False
         with self._rates.scaled(self.optimizer.param_groups):
-            if self._grad_scaler is None:
-                self.optimizer.step()
-            else:
-                self._grad_scaler.step(self.optimizer)
-                self._grad_scaler.update()
+            self._apply_gradients()
         for call in also:
             self._call_for_batch(call)
         self._count()
         self._check_if_due()
+
+    def _apply_gradients(self) -> None:
+        if self._grad_scaler is None:
+            self.optimizer.step()
+        else:
+            self._grad_scaler.step(self.optimizer)
+            self._grad_scaler.update()
 
     def _call_for_batch(self, call: Callable[[], object]) -> None:
         stepped = getattr(call, "__self__", None) if getattr(call, "__name__", "") == "step" else None
