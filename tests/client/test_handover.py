@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.client import handover, node_memory
-from malletrain.client.handover import StateMoment, leave_whole, take_whole
+from malletrain.client.handover import Handover, StateMoment, leave_whole, take_whole
 from malletrain.client.node_memory import NodeMemory, open_node_memory
 from malletrain.client.peer_shards import Offer, _LeftParts, owners_of, ways_of
 from malletrain.common import environment as env
@@ -151,7 +151,7 @@ def content(states: list[object]) -> dict[str, object]:
 @pytest.mark.usefixtures("alone")
 def test_a_whole_state_is_the_same_afterwards_and_free_of_the_memory(memory: NodeMemory, tmp_path: Path) -> None:
     tell_staying(tmp_path, StayingHosts(7, frozenset({"n1"})))
-    assert leave_whole(memory, 120, content, "random")
+    assert leave_whole(memory, 120, content, ["random"]) is Handover.DONE
     taken = take_whole(memory, 100, lambda *_: pytest.fail("nobody lacks it"))
     assert taken is not None
     assert bytes_in(memory) == 0, "what was taken is no view of it"
@@ -163,16 +163,16 @@ def test_a_whole_state_is_the_same_afterwards_and_free_of_the_memory(memory: Nod
 @pytest.mark.usefixtures("alone")
 def test_a_newer_checkpoint_counts(memory: NodeMemory, tmp_path: Path) -> None:
     tell_staying(tmp_path, StayingHosts(7, frozenset({"n1"})))
-    assert leave_whole(memory, 120, content, "random")
+    assert leave_whole(memory, 120, content, ["random"]) is Handover.DONE
     assert take_whole(memory, 121, lambda own, _: own) is None
     assert bytes_in(memory) == 0
 
 
 @pytest.mark.usefixtures("alone")
 def test_on_a_node_that_leaves_nothing_is_left(memory: NodeMemory, tmp_path: Path) -> None:
-    assert not leave_whole(memory, 120, content, "random"), "nobody has said who stays"
+    assert leave_whole(memory, 120, content, ["random"]) is Handover.BY_DISK, "nobody has said who stays"
     tell_staying(tmp_path, StayingHosts(7, frozenset({"n2"})))
-    assert not leave_whole(memory, 120, content, "random")
+    assert leave_whole(memory, 120, content, ["random"]) is Handover.BY_DISK
     assert bytes_in(memory) == 0
 
 
@@ -189,7 +189,7 @@ def test_a_node_that_is_wanted_back_meanwhile_does_not_count(
         return written
 
     monkeypatch.setattr(handover, "_write_whole", write_slowly)
-    assert not leave_whole(memory, 120, content, "random")
+    assert leave_whole(memory, 120, content, ["random"]) is Handover.SAVE_ALONE
     assert bytes_in(memory) == 0
 
 

@@ -35,7 +35,7 @@ from malletrain.client import should_commit, should_stop
 from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps, group_backend, present_device
 from malletrain.client.extra_state import ExtraState
-from malletrain.client.handover import leave_whole, take_whole
+from malletrain.client.handover import Handover, gathered, leave_whole, take_whole
 from malletrain.client.job_context import read_collective_seconds
 from malletrain.client.lr_scaling import RateRamp
 from malletrain.client.node_memory import NodeMemory, open_node_memory
@@ -174,7 +174,12 @@ class DistributedTraining(Training):
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def _hand_over(self) -> bool:
-        return leave_whole(self._memory, self.samples, self._content, random_states())
+        states = gathered(random_states())
+        handover = leave_whole(self._memory, self.samples, self._content, states)
+        if handover is Handover.SAVE_ALONE:
+            saved = self._checkpoints.save_and_wait(self.samples, lambda: self._content(states))
+            self._leave(saved=saved)
+        return handover is Handover.DONE
 
     def finish(self, metrics: Mapping[str, float] | None = None) -> None:
         """As `Training.finish`."""

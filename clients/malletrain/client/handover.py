@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
@@ -47,48 +48,64 @@ def agreed_staying(memory: NodeMemory | None) -> frozenset[str]:
     return frozenset(said[0] or ())
 
 
-def gathered(value: Any) -> list[Any]:
-    """The values of all workers, by rank, at each of them."""
-    values: list[Any] = [value]
-    if dist.get_world_size() > 1:
-        values *= dist.get_world_size()
-        dist.all_gather_object(values, value)
+def gathered(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """The values of all workers, or of those of a group, by rank, at each of them."""
+    values: list[Any] = [value] * dist.get_world_size(group)
+    if len(values) > 1:
+        dist.all_gather_object(values, value, group=group)
     return values
 
 
-def leave_whole(memory: NodeMemory | None, samples: int, content: Callable[[list[Any]], Any], random: Any) -> bool:
+class Handover(Enum):
+    """What a worker is to do when it has left its state, or has not."""
+
+    BY_DISK = "by_disk"
+    """All workers save together, as without a memory."""
+    DONE = "done"
+    """End: the state is in memory, or another worker sees to it."""
+    SAVE_ALONE = "save_alone"
+    """Save for all of them: the state is in memory nowhere, and others have ended already."""
+
+
+def leave_whole(
+    memory: NodeMemory | None, samples: int, content: Callable[[list[Any]], Any], states: list[Any]
+) -> Handover:
     """Leave a state that every worker has whole; all workers call it at the same batch.
+
+    Those of nodes that are given back end at once. One worker of each other node leaves the state there.
 
     Args:
         memory: This worker's memory; None: it has none.
         samples: The job's sample counter.
         content: Returns the state, given the random states of all workers.
-        random: This worker's random states.
-
-    Returns:
-        Whether it lies on a node that the job keeps. The same at all workers.
+        states: The random states of all workers.
     """
     staying = agreed_staying(memory)
-    offers = gathered((None if memory is None else memory.node, random))
-    nodes = [node for node, _ in offers]
+    nodes = gathered(None if memory is None else memory.node)
     # One worker of a node is enough.
-    holders = {nodes.index(node) for node in staying.intersection(nodes)}
-    written = False
-    if memory is not None and dist.get_rank() in holders:
-        written = _write_whole(memory, samples, content([states for _, states in offers]))
-    return is_kept(memory, [nodes[rank] for rank, done in enumerate(gathered(written)) if done], every=False)
+    holders = sorted(nodes.index(node) for node in staying.intersection(nodes))
+    if not holders:
+        return Handover.BY_DISK
+    if memory is None or dist.get_rank() not in holders:
+        return Handover.DONE
+    group = dist.new_group(holders, backend="gloo", use_local_synchronization=True) if len(holders) > 1 else None
+    written = _write_whole(memory, samples, content(states))
+    # It may have taken long: another node may have been asked for since.
+    counts = written and memory.node in memory.staying()
+    if any(gathered(counts, group) if group is not None else [counts]):
+        return Handover.DONE
+    memory.clear()
+    return Handover.SAVE_ALONE if dist.get_rank() == holders[0] else Handover.DONE
 
 
-def is_kept(memory: NodeMemory | None, nodes: Collection[str], *, every: bool) -> bool:
-    """Whether what was left counts: another node may have been asked for while it was written; all workers call it.
+def are_kept(memory: NodeMemory | None, nodes: Collection[str]) -> bool:
+    """Whether parts that were left count: another node may have been asked for meanwhile; all workers call it.
 
     Args:
-        memory: This worker's memory, which is cleared if it does not; None: it has none.
-        nodes: On which nodes it lies.
-        every: Whether each of them has a part of it. Otherwise each of them has it whole.
+        memory: This worker's memory, which is cleared if they do not; None: it has none.
+        nodes: On which nodes they lie; none: they have not been left.
     """
-    staying = agreed_staying(memory)
-    kept = bool(nodes) and (staying.issuperset(nodes) if every else not staying.isdisjoint(nodes))
+    kept = agreed_staying(memory).issuperset(nodes) and bool(nodes)
     if memory is not None and not kept:
         memory.clear()
     return kept

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 
 from malletrain.client.available_memory import available_memory, fits_in_memory
-from malletrain.client.handover import StateMoment, agreed_staying, gathered, is_kept, places, tell_disk
+from malletrain.client.handover import StateMoment, agreed_staying, are_kept, gathered, places, tell_disk
 from malletrain.client.node_memory import NodeMemory
 from malletrain.client.shard_parts import (
     HeadersReader,
@@ -136,7 +136,7 @@ def leave_parts(memory: NodeMemory | None, own: PreparedPart) -> bool:
             tell_disk(error)
     # Nobody sends to one that has no memory.
     if not all(gathered(data is not None or not kept)):
-        return is_kept(memory, (), every=True)
+        return are_kept(memory, ())
     headers = _exchange(ways, offers, own, header, data, dict(zip(kept, firsts, strict=True)))
     wrote = not kept
     if kept and memory is not None:
@@ -148,7 +148,7 @@ def leave_parts(memory: NodeMemory | None, own: PreparedPart) -> bool:
         except OSError as error:
             tell_disk(error)
     nodes = {offers[way.keeper].node for way in ways.values()}
-    return is_kept(memory, nodes if all(gathered(wrote)) else (), every=True)
+    return are_kept(memory, nodes if all(gathered(wrote)) else ())
 
 
 def _exchange(
