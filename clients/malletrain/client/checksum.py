@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 _MARK = b"\nmalletrain-sha256:"
 _SIZE = len(_MARK) + 64 + 1
-_CHUNK = 32 << 20
-"""Bytes that are hashed or written at once, both without the interpreter's lock."""
+_CHUNK = 4 << 20
+"""Bytes that are read and hashed, or written, at once without the interpreter's lock: few enough for a cache."""
 
 _LARGE = 1 << 20
 """Less is hashed in the same thread: starting another one would take as long."""

@@ -6,6 +6,7 @@ Needs torch.
 from __future__ import annotations
 
 import collections
+import contextlib
 import random
 import sys
 import zipfile
@@ -180,9 +181,29 @@ def writer_of(content: Mapping[str, Any]) -> Callable[[ChecksumWriter], None]:
     """A function that writes a snapshot with `torch.save`."""
 
     def write(stream: ChecksumWriter) -> None:
-        torch.save(dict(content), stream)
+        with _without_archive_checksums():
+            torch.save(dict(content), stream)
 
     return write
+
+
+@contextlib.contextmanager
+def _without_archive_checksums() -> Iterator[None]:
+    """Have torch leave out the CRC-32 of each record, where it can: that takes longer than the file's own SHA-256.
+
+    `torch.load` does not look at them; programs that unpack the archive complain. It is a setting of the process: if
+    another thread saves a file meanwhile, that may lack them as well.
+    """
+    setter: Callable[[bool], None] | None = getattr(torch.serialization, "set_crc32_options", None)
+    if setter is None:
+        yield
+        return
+    before: bool = torch.serialization.get_crc32_options()
+    setter(False)
+    try:
+        yield
+    finally:
+        setter(before)
 
 
 def read_snapshot(path: Path, names: frozenset[str], verified: bool) -> dict[str, Any]:
