@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-FRAMEWORKS = ("lightning", "transformers", "accelerate")
+FRAMEWORKS = ("lightning", "transformers", "accelerate", "deepspeed")
 
 
 def need(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import os
@@ -162,11 +163,12 @@ def main() -> None:
             began = time.monotonic()
             passes = list(training.micro_batches()) if options.hold else [(training.next_indices(), 1.0)]
             torch.rand(1)  # as dropout does
-            own = sum(one_pass(*one) for one in passes)
-            used = [index for indices, _ in passes for index in indices]
-            losses, used = gathered(own), sum(gathered(used), [])
+            losses = gathered(sum(one_pass(*one) for one in passes))
+            more = {"loss": sum(losses) / workers, "indices": []}
+            for indices in gathered([index for indices, _ in passes for index in indices]):
+                more["indices"] += indices
             # Before the check in it: a worker may end there.
-            training.step(schedule.step, lambda: note("stepped", loss=sum(losses) / workers, indices=used))
+            training.step(schedule.step, functools.partial(note, "stepped", **more))
             time.sleep(max(0.0, options.step_seconds - (time.monotonic() - began)))
 
     training.finish({"workers": workers})

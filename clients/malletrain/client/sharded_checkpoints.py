@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import LoadPlanner, SavePlanner
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
 
 from malletrain.client import note_save, phase
@@ -88,10 +89,13 @@ class ShardedCheckpoints:
         Raises:
             RuntimeError: a tensor is missing or has another shape; or a file can't be read.
         """
-        if path.suffix == _PARTS:
-            dcp.load(shards, storage_reader=PartsReader(path), planner=planner)
-        else:
-            dcp.load(shards, storage_reader=dcp.FileSystemReader(path), planner=planner)
+        reader = PartsReader(path) if path.suffix == _PARTS else dcp.FileSystemReader(path)
+        try:
+            dcp.load(shards, storage_reader=reader, planner=planner)
+        except CheckpointException as error:
+            # It is no Exception, and has the errors of all workers, each with its traceback.
+            rank, (cause, _) = next(iter(error.failures.items()))
+            raise RuntimeError(f"checkpoint {path.name}, rank {rank}: {describe(cause)}") from error
         self._loaded = _samples_of(path)
 
     def is_saved(self, samples: int) -> bool:
