@@ -45,7 +45,7 @@ def notes(folder: Path, event: str) -> list[dict[str, Any]]:
 
 
 def said(folder: Path) -> str:
-    return "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("*.log")))
+    return "\n".join(path.read_text() for path in sorted(folder.glob("*.log")))
 
 
 def wait_for_steps(launcher: Launcher, running: Generation, steps: int) -> None:
@@ -147,6 +147,9 @@ def test_three_restarts_change_neither_the_state_nor_the_losses(stage: str, laun
         ("--stage", "2", "--precision", "fp16"),
         ("--stage", "1", "--precision", "bf16", "--optimizer", "sgd"),
         ("--stage", "3", "--precision", "fp16"),
+        ("--stage", "2", "--precision", "bf16", "--offload"),
+        ("--stage", "3", "--precision", "bf16", "--offload", "--persist", "0"),
+        ("--stage", "3", "--offload"),
     ],
     ids=" ".join,
 )
@@ -221,11 +224,14 @@ def test_what_can_not_be_restored_is_refused_by_name(tmp_path: Path) -> None:
         " got 2",
         "scheduler": "lr_scheduler: expected none in deepspeed.initialize; training.register it, and"
         " training.step(scheduler.step), got WarmupLR",
-        "optimizer offload": "zero_optimization.offload_optimizer.device: expected none, got cpu",
-        "parameter offload": "zero_optimization.offload_param.device: expected none, got cpu",
+        "offload_optimizer": "zero_optimization.offload_optimizer.device: expected none or cpu: what is on other media"
+        " is not read back, got nvme",
+        "offload_param": "zero_optimization.offload_param.device: expected none or cpu: what is on other media is not"
+        " read back, got nvme",
         "loss scaler": "grad_scaler: expected none (DeepSpeed's own, by fp16 in its configuration), got one",
         "other groups": "optimizer: expected 2 groups of parameters, got 1",
-        "other weights": "layers.0.weight: expected 91 numbers in the checkpoint, got 84",
+        "other weights": "checkpoint samples-000000000000024.shards, rank 0: RuntimeError: weights/layers.0.weight:"
+        " expected 84 numbers in the checkpoint, got 91",
         "other checkpoint": "checkpoint samples-000000000000024.shards: expected one of a training with DeepSpeed, got"
         " another one",
         "other optimizer": "optimizer: expected one number, or one for each weight, got (2, 2) as blocks of Blocks",

@@ -90,6 +90,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=10**9)
     parser.add_argument("--per-worker", type=int, default=0, help="0: the same global batch at every scale")
     parser.add_argument("--hold", action="store_true")
+    parser.add_argument("--offload", action="store_true")
     parser.add_argument("--persist", type=int, default=100_000, help="largest parameter that stage 3 keeps whole")
     parser.add_argument("--step-seconds", type=float, default=0.02)
     parser.add_argument("--checkpoint-seconds", type=float, default=30.0)
@@ -108,6 +109,10 @@ def main() -> None:
     optimizer = optimizer_of(model, options.optimizer)
     zero = {"stage": options.stage, "stage3_param_persistence_threshold": options.persist}
     config: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero, "steps_per_print": 10**9}
+    config["zero_force_ds_cpu_optimizer"] = False
+    if options.offload:
+        parts = ("offload_optimizer", "offload_param") if options.stage == 3 else ("offload_optimizer",)
+        zero |= {part: {"device": "cpu"} for part in parts}
     config["zero_allow_untested_optimizer"] = True
     if options.precision != "fp32":
         config[options.precision] = {"enabled": True}
@@ -165,8 +170,8 @@ def main() -> None:
             torch.rand(1)  # as dropout does
             losses = gathered(sum(one_pass(*one) for one in passes))
             more = {"loss": sum(losses) / workers, "indices": []}
-            for indices in gathered([index for indices, _ in passes for index in indices]):
-                more["indices"] += indices
+            for used in gathered([index for indices, _ in passes for index in indices]):
+                more["indices"] += used
             # Before the check in it: a worker may end there.
             training.step(schedule.step, functools.partial(note, "stepped", **more))
             time.sleep(max(0.0, options.step_seconds - (time.monotonic() - began)))

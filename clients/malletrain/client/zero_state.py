@@ -78,8 +78,15 @@ def _checks(engine: Any) -> Iterator[tuple[str, str, Any, bool]]:
         ("offload_optimizer", engine.zero_offload_optimizer()),
         ("offload_param", engine.zero_offload_param()),
     ):
-        device = str(getattr(getattr(settings, "device", "none"), "value", "none"))
-        yield f"zero_optimization.{name}.device", "none", device, device == "none"
+        device = getattr(settings, "device", "none")
+        device = str(getattr(device, "value", device))
+        fits = device in ("none", "cpu")
+        yield f"zero_optimization.{name}.device", "none or cpu: what is on other media is not read back", device, fits
+        ratio = float(getattr(settings, "ratio", 1.0))
+        yield f"zero_optimization.{name}.ratio", "1.0", ratio, ratio == 1.0
+        own = bool(getattr(settings, "super_offload", False))
+        yield f"zero_optimization.{name}.super_offload", "false", "true", not own
+    yield "zero_optimization.zenflow", "none", "one", getattr(engine, "zenflow", False) is False
     pieces = engine.zero_hpz_partition_size()
     yield "zero_optimization.zero_hpz_partition_size", "1", pieces, pieces == 1
     shards = int(getattr(engine, "mics_shard_size", -1) or -1)
