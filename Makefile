@@ -7,8 +7,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
-FRAMEWORKS := lightning==2.6.6 transformers==5.23.0 accelerate==1.15.0 wandb==0.31.0 mlflow-skinny==3.17.2 tensorboard==2.21.0
-OLDEST_FRAMEWORKS := lightning==2.5.0 transformers==4.57.6 accelerate==1.3.0
+FRAMEWORKS := lightning==2.6.6 transformers==5.23.0 accelerate==1.15.0 deepspeed==0.19.8 wandb==0.31.0 mlflow-skinny==3.17.2 tensorboard==2.21.0
+OLDEST_FRAMEWORKS := lightning==2.5.0 transformers==4.57.6 accelerate==1.3.0 deepspeed==0.19.0
 # Two processes keep two cores busy: most tests wait for other processes most of the time.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 # Tests with a target of their own: they take long, or need privileges.
@@ -113,7 +113,7 @@ build/streams/.installed: $(VENV)/.package
 test-streams: setup build/streams/.installed ## Data of litdata over changes of scale, in an environment of its own (1 minute)
 	build/streams/bin/python -m pytest -p no:cacheprovider tests/client/test_chunks.py
 
-test-frameworks: setup build/frameworks/.installed build/frameworks-oldest/.installed ## Lightning, Transformers, Accelerate and trackers over changes of scale, in environments of their own (28 minutes)
+test-frameworks: setup build/frameworks/.installed build/frameworks-oldest/.installed ## Lightning, Transformers, Accelerate, DeepSpeed and trackers over changes of scale, in environments of their own (28 minutes)
 	build/frameworks/bin/python -m pytest -p no:cacheprovider tests/frameworks
 	build/frameworks-oldest/bin/python -m pytest -p no:cacheprovider tests/frameworks --ignore tests/frameworks/test_live.py \
 	  --ignore tests/frameworks/test_trackers.py --ignore tests/frameworks/test_live_trackers.py

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.frameworks.needing import need
-
-need("deepspeed")
+pytest.importorskip("deepspeed", reason="needs deepspeed: make test-frameworks")
 
 import torch
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from malletrain.client.flat_ranges import FlatParts
 from malletrain.client.replica import plain_state
@@ -86,7 +87,7 @@ def _checks(engine: Any) -> Iterator[tuple[str, str, Any, bool]]:
         yield f"zero_optimization.{name}.ratio", "1.0", ratio, ratio == 1.0
         own = bool(getattr(settings, "super_offload", False))
         yield f"zero_optimization.{name}.super_offload", "false", "true", not own
-    yield "zero_optimization.zenflow", "none", "one", getattr(engine, "zenflow", False) is False
+    yield "zero_optimization.zenflow", "none", "one", not getattr(engine, "zenflow", False)
     pieces = engine.zero_hpz_partition_size()
     yield "zero_optimization.zero_hpz_partition_size", "1", pieces, pieces == 1
     shards = int(getattr(engine, "mics_shard_size", -1) or -1)
@@ -252,7 +253,7 @@ class ZeroState:
 
     def _partition(self, parameter: Any) -> tuple[int, int]:
         size = parameter.partition_numel()
-        start = min(size * self._zero._get_param_partition_rank(parameter), parameter.ds_numel)
+        start = min(size * dist.get_rank(parameter.ds_process_group), parameter.ds_numel)
         return start, min(size, parameter.ds_numel - start)
 
     def _vectors(self, flat: _Flat) -> dict[str, torch.Tensor]:
