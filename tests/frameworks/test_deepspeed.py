@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +18,14 @@ pytest.importorskip("deepspeed", reason="needs deepspeed: make test-frameworks")
 import torch
 
 from tests.support.generations import Generation, Launcher
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(400)]
 
 SCRIPT = Path(__file__).with_name("zero_trainer.py")
+EXAMPLES = Path(__file__).parents[2] / "examples" / "deepspeed"
+PRELOADED = ("deepspeed", "malletrain.client.deepspeed")
 PATIENCE = 120.0
 VARIABLES = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "test", "LOCAL_WORLD_SIZE": "1", "DS_ACCELERATOR": "cpu"}
 STEPS = 5
@@ -27,7 +35,7 @@ NOISE = 2e-6
 
 def launcher_in(folder: Path) -> Launcher:
     folder.mkdir(exist_ok=True)
-    return Launcher(SCRIPT, folder, VARIABLES, ("deepspeed", "malletrain.client.deepspeed"))
+    return Launcher(SCRIPT, folder, VARIABLES, PRELOADED)
 
 
 @pytest.fixture
@@ -211,7 +219,7 @@ def test_a_worker_killed_with_sigkill_costs_what_came_after_the_last_checkpoint(
 
 def test_what_can_not_be_restored_is_refused_by_name(tmp_path: Path) -> None:
     script = SCRIPT.with_name("zero_refusals.py")
-    launcher = Launcher(script, tmp_path, VARIABLES, ("deepspeed", "malletrain.client.deepspeed"))
+    launcher = Launcher(script, tmp_path, VARIABLES, PRELOADED)
     with launcher.generation(1) as running:
         assert running.join(PATIENCE) == [0], said(tmp_path)
     found = json.loads((tmp_path / "refusals.json").read_text())
@@ -226,6 +234,8 @@ def test_what_can_not_be_restored_is_refused_by_name(tmp_path: Path) -> None:
         " is not read back, got nvme",
         "offload_param": "zero_optimization.offload_param.device: expected none or cpu: what is on other media is not"
         " read back, got nvme",
+        "framework": "optimizer: expected one of torch, got DeepSpeedZeroOptimizer: what it divides is saved, for any"
+        " number of workers, by malletrain.client.deepspeed alone",
         "loss scaler": "grad_scaler: expected none (DeepSpeed's own, by fp16 in its configuration), got one",
         "other groups": "optimizer: expected 2 groups of parameters, got 1",
         "other weights": "checkpoint samples-000000000000024.shards, rank 0: RuntimeError: weights/layers.0.weight:"
@@ -234,3 +244,38 @@ def test_what_can_not_be_restored_is_refused_by_name(tmp_path: Path) -> None:
         " another one",
         "other optimizer": "optimizer: expected one number, or one for each weight, got (2, 2) as blocks of Blocks",
     }
+
+
+def marks(folder: Path, word: str) -> list[int]:
+    """Sample counters that rank 0 has printed after a word."""
+    return [int(found) for found in re.findall(rf"malletrain: {word} at (\d+) samples", said(folder))]
+
+
+@pytest.mark.parametrize("stage", ["1", "2", "3"])
+def test_the_example_goes_on_with_any_number_of_workers(stage: str, tmp_path: Path) -> None:
+    launcher = Launcher(EXAMPLES / "elastic.py", tmp_path, VARIABLES, PRELOADED)
+    for workers in (2, 3):
+        before = complete(tmp_path)[-1:]
+        with launcher.generation(workers, "--stage", stage, "--step-seconds", "0.1") as running:
+            wait_until(lambda before=before: complete(tmp_path)[-1:] != before, PATIENCE, "a checkpoint")
+            assert running.stop() == [0] * workers, said(tmp_path)
+    with launcher.generation(1, "--stage", stage, "--epochs", "2") as running:
+        assert running.join(PATIENCE) == [0], said(tmp_path)
+    assert set(marks(tmp_path, "resumed")) == set(marks(tmp_path, "stopping"))
+    completed = json.loads((tmp_path / "completed.json").read_text())
+    loading = [float(found) for found in re.findall(r"loaded in ([0-9.]+) s", said(tmp_path))]
+    print(f"ZeRO {stage}: loaded in {loading} s, {completed['metrics']}")
+    assert len(loading) == 2
+    assert completed["metrics"]["loss"] < math.log(256) - 2.0
+
+
+def test_the_plain_example_trains_by_itself(tmp_path: Path) -> None:
+    # As one process of a launcher; but DeepSpeed would first compile an exchange by shared memory, for two minutes.
+    words = "import runpy, deepspeed.ops; deepspeed.ops.__compatible_ops__['deepspeed_shm_comm'] = False;"
+    script = str(EXAMPLES / "plain.py")
+    command = [sys.executable, "-c", f"{words} runpy.run_path({script!r}, run_name='__main__')", "--epochs", "1"]
+    group = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    environment = {**os.environ, **VARIABLES, **group, "MASTER_PORT": str(free_port())}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.search(r"test loss \d", done.stdout), done.stdout

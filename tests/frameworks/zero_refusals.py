@@ -11,9 +11,11 @@ import deepspeed
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, TensorDataset
 
 from malletrain.client import current_job
 from malletrain.client.deepspeed import DeepSpeedTraining, init
+from malletrain.client.framework_training import FrameworkTraining, LoaderPlan
 from malletrain.client.fsdp import ShardedTraining
 from tests.frameworks.zero_trainer import Network, optimizer_of
 
@@ -40,7 +42,11 @@ def engine_of(
     """An engine, by default of stage 2, with two groups of parameters."""
     model = model or Network()
     chosen = optimizer(model.parameters()) if optimizer else optimizer_of(model, "adamw")
-    settings = {"train_micro_batch_size_per_gpu": 12, "zero_allow_untested_optimizer": True, "steps_per_print": 10**9}
+    settings: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 12,
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": 10**9,
+    }
     settings |= {"zero_optimization": {"stage": 2, **(zero or {})}, "zero_force_ds_cpu_optimizer": False, **config}
     return deepspeed.initialize(model=model, optimizer=chosen, config=settings)[0]
 
@@ -86,6 +92,8 @@ def main() -> None:
         engine = engine_of(zero={"stage": 3, part: {"device": "cpu"}})
         getattr(engine._config.zero_config, part).device = "nvme"
         told(part, lambda engine=engine: DeepSpeedTraining(engine, **SIZES))
+    loader = LoaderPlan(DataLoader(TensorDataset(torch.ones(48, 7)), 12))
+    told("framework", lambda: FrameworkTraining(Network(), engine_of().optimizer, loader))
     told("loss scaler", lambda: DeepSpeedTraining(engine_of(), grad_scaler=torch.amp.GradScaler("cpu"), **SIZES))
 
     engine = engine_of()

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 _OTHER_EXTRAS = (
-    "accelerate", "bokeh", "distributed", "horovod", "hypothesis", "jinja2", "lightning", "matplotlib", "numba",
+    "accelerate", "bokeh", "deepspeed", "distributed", "horovod", "hypothesis", "jinja2", "lightning", "matplotlib", "numba",
     "opentelemetry", "playwright", "psutil", "psycopg", "pyarrow", "sklearn", "torch", "transformers",
 )  # fmt: skip
 _WITHOUT = f"""

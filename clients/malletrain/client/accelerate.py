@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
@@ -28,7 +29,7 @@ from torch.utils.data import DataLoader
 
 from malletrain.client import log_metrics, phase
 from malletrain.client.extra_state import Stateful
-from malletrain.client.framework_training import FrameworkTraining, LoaderPlan, TrainingOptions
+from malletrain.client.framework_training import NO_DEEPSPEED, FrameworkTraining, LoaderPlan, TrainingOptions
 from malletrain.client.metric_log import numbers_of
 from malletrain.client.phases import EVALUATE, SAVE
 from malletrain.client.sampling import EpochBatches
@@ -52,8 +53,11 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate is no
                 `learning_rate_rule`, `warmup_samples`, `hold_batch`, `seed`, and when to save.
 
         Raises:
-            ValueError: an option divides batches in a way that has no sample counter.
+            ValueError: an option divides batches in a way that has no sample counter, or the state by DeepSpeed.
         """
+        # Before it makes a process group.
+        if options.get("deepspeed_plugin") or os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true":
+            raise ValueError(f"deepspeed_plugin: expected none, got one: {NO_DEEPSPEED}")
         names = TrainingOptions.__annotations__.keys()
         own = {name: value for name, value in options.items() if name in names}
         super().__init__(**{name: value for name, value in options.items() if name not in names})

@@ -22,6 +22,9 @@ from malletrain.client.sampling import EpochBatches, EpochOrder, WorkerSampler, 
 from malletrain.client.schedules import SampleSchedule
 from malletrain.client.training import leave, permutation
 
+NO_DEEPSPEED = "what it divides is saved, for any number of workers, by malletrain.client.deepspeed alone"
+"""What those are told whose framework makes use of DeepSpeed."""
+
 
 class TrainingOptions(TypedDict, total=False):
     """What may be chosen in every framework; see `malletrain.client.training.Training` for meaning and defaults."""
@@ -62,8 +65,10 @@ class FrameworkTraining(DistributedTraining):
             options: As for `Training`.
 
         Raises:
-            ValueError: an option is out of its range.
+            ValueError: an option is out of its range, or the optimizer is DeepSpeed's.
         """
+        if any(kind.__module__.startswith("deepspeed.runtime") for kind in type(optimizer).__mro__):
+            raise ValueError(f"optimizer: expected one of torch, got {type(optimizer).__name__}: {NO_DEEPSPEED}")
         if options.get("hold_batch") and micro_steps != 1:
             raise ValueError(f"hold_batch: expected no accumulation of the script's own, got {micro_steps} passes")
         self._plan = plan
