@@ -269,7 +269,7 @@ def test_the_example_goes_on_with_any_number_of_workers(stage: str, tmp_path: Pa
     assert completed["metrics"]["loss"] < math.log(256) - 2.0
 
 
-def test_the_plain_example_trains_by_itself(tmp_path: Path) -> None:
+def test_the_plain_example_trains_by_itself() -> None:
     # As one process of a launcher; but DeepSpeed would first compile an exchange by shared memory, for two minutes.
     words = "import runpy, deepspeed.ops; deepspeed.ops.__compatible_ops__['deepspeed_shm_comm'] = False;"
     script = str(EXAMPLES / "plain.py")

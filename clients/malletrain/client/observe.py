@@ -280,8 +280,9 @@ class StepObserver:
         if self._steps >= _MAX_STEPS:
             return
         after = _weights(stepped)
-        # Horovod makes a step without gradients for the optimizer to have a state, which it then broadcasts.
-        if self._size or self._loss is not None or after != self._before:
+        # Horovod makes a step without gradients for the optimizer to have a state, which it then broadcasts. ZeRO makes
+        # one for each group of parameters; the first of them has the samples.
+        if self._size or self._loss is not None or (after != self._before and not _is_part(stepped)):
             self._steps += 1
             self._write(stepped, after)
 
@@ -298,7 +299,7 @@ class StepObserver:
             "base_rates": self._base_rates,
             "before": self._before,
             "after": after,
-            "sharded": any(hasattr(parameter, "to_local") for parameter in _parameters(stepped)),
+            "sharded": any(hasattr(parameter, "to_local") for parameter in _parameters(stepped)) or _is_part(stepped),
             "schedule": self._schedule_of(stepped),
             "heeds_stop": signal.getsignal(signal.SIGTERM) not in {signal.SIG_DFL, signal.SIG_IGN},
             "reported": self._reported,
@@ -361,6 +362,13 @@ def _fingerprint(row: torch.Tensor) -> int:
 
 def _parameters(stepped: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     return (parameter for group in stepped.param_groups for parameter in group["params"])
+
+
+def _is_part(stepped: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer has flat parts of parameters, as ZeRO of DeepSpeed gives it, and not those of a model."""
+    if "deepspeed" not in sys.modules:
+        return False
+    return any(not isinstance(parameter, torch.nn.Parameter) for parameter in _parameters(stepped))
 
 
 def _weights(stepped: torch.optim.Optimizer) -> float:
