@@ -113,7 +113,7 @@ def plain_losses(steps: list[dict[str, Any]]) -> list[float]:
         optimizer.zero_grad()
         loss = torch.nn.functional.mse_loss(model(inputs[line["indices"]]), targets[line["indices"]])
         loss.backward()
-        # DeepSpeed does it unless it is told otherwise, with the norm over all workers.
+        # With the norm over all workers.
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()

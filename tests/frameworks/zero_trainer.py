@@ -109,7 +109,7 @@ def main() -> None:
     optimizer = optimizer_of(model, options.optimizer)
     zero = {"stage": options.stage, "stage3_param_persistence_threshold": options.persist}
     config: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero, "steps_per_print": 10**9}
-    config["zero_force_ds_cpu_optimizer"] = False
+    config |= {"zero_force_ds_cpu_optimizer": False, "gradient_clipping": 1.0}
     if options.offload:
         parts = ("offload_optimizer", "offload_param") if options.stage == 3 else ("offload_optimizer",)
         zero |= {part: {"device": "cpu"} for part in parts}

@@ -90,7 +90,7 @@ def _checks(engine: Any) -> Iterator[tuple[str, str, Any, bool]]:
     yield "zero_optimization.zenflow", "none", "one", not getattr(engine, "zenflow", False)
     pieces = engine.zero_hpz_partition_size()
     yield "zero_optimization.zero_hpz_partition_size", "1", pieces, pieces == 1
-    shards = int(getattr(engine, "mics_shard_size", -1) or -1)
+    shards = int(getattr(engine._config.zero_config, "mics_shard_size", -1) or -1)
     yield "zero_optimization.mics_shard_size", "none", shards, shards < 1
     yield "managed_gradient_accumulation", "true", "false", _managed(engine)
     for name, size in (
