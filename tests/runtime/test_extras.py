@@ -8,8 +8,8 @@ import sys
 import pytest
 
 _OTHER_EXTRAS = (
-    "accelerate", "bokeh", "deepspeed", "distributed", "horovod", "hypothesis", "jinja2", "lightning", "matplotlib", "numba",
-    "opentelemetry", "playwright", "psutil", "psycopg", "pyarrow", "sklearn", "torch", "transformers",
+    "accelerate", "bokeh", "deepspeed", "distributed", "horovod", "hypothesis", "jinja2", "lightning", "matplotlib",
+    "numba", "opentelemetry", "playwright", "psutil", "psycopg", "pyarrow", "sklearn", "torch", "transformers",
 )  # fmt: skip
 _WITHOUT = f"""
 import importlib, sys

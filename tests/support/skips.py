@@ -89,7 +89,8 @@ EXPECTED = (
     ExpectedSkip("this machine has loopback addresses only", "a machine without a network"),
     ExpectedSkip("needs .*, which is not beside this checkout .*", "traces are no part of a clone", _has_no_shared),
     ExpectedSkip(
-        "needs (accelerate|deepspeed|lightning|transformers|wandb|mlflow-skinny|tensorboard): make test-frameworks", APART
+        "needs (accelerate|deepspeed|lightning|transformers|wandb|mlflow-skinny|tensorboard): make test-frameworks",
+        APART,
     ),
     ExpectedSkip("needs litdata", APART),
     ExpectedSkip("needs an NVIDIA GPU that torch can use", "CI's machines have none", _has_no_gpu),
