@@ -113,7 +113,7 @@ class FlatLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]  # torch is not
         """What this worker reads.
 
         Raises:
-            RuntimeError: the checkpoint lacks a tensor, or has it in another size.
+            RuntimeError: the checkpoint lacks a tensor or a part of it, or has it in another size.
         """
         whole = {name: value for name, value in self.state_dict.items() if name not in self._ranges}
         plan = create_default_local_load_plan(whole, self.metadata)
@@ -139,4 +139,9 @@ def _read_items(name: str, place: FlatRange, saved: Any) -> list[ReadItem]:
     if saved.size != torch.Size([place.whole]):
         raise RuntimeError(f"{name}: expected {place.whole} numbers in the checkpoint, got {saved.size.numel()}")
     items: list[ReadItem] = create_read_items_for_chunk_list(name, saved, [place.chunk])
+    found = sum(item.lengths[0] for item in items)
+    if found != place.length:
+        raise RuntimeError(
+            f"{name}: expected {place.length} numbers from {place.start} on in the checkpoint, got {found}"
+        )
     return items
