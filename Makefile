@@ -24,7 +24,7 @@ SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
 .PHONY: help setup demo test check test-quick test-demo test-fleet test-gpu test-dashboard test-dashboard-smoke test-streams test-manual test-long test-long-others test-long-system test-hostile test-training test-faulty-scripts test-slurm \
   test-pbs test-netns test-containers pictures \
-  test-faults test-upgrade test-frameworks soak soak-short \
+  test-faults test-upgrade test-frameworks test-deepspeed soak soak-short \
   images lock release-protos docs format benchmarks clean
 
 help: ## What can be made
@@ -113,8 +113,11 @@ build/streams/.installed: $(VENV)/.package
 test-streams: setup build/streams/.installed ## Data of litdata over changes of scale, in an environment of its own (1 minute)
 	build/streams/bin/python -m pytest -p no:cacheprovider tests/client/test_chunks.py
 
-test-frameworks: setup build/frameworks/.installed build/frameworks-oldest/.installed ## Lightning, Transformers, Accelerate, DeepSpeed and trackers over changes of scale, in environments of their own (34 minutes)
-	build/frameworks/bin/python -m pytest -p no:cacheprovider tests/frameworks
+test-frameworks: setup build/frameworks/.installed build/frameworks-oldest/.installed ## Lightning, Transformers, Accelerate and trackers over changes of scale, in environments of their own (15 minutes)
+	build/frameworks/bin/python -m pytest -p no:cacheprovider tests/frameworks --ignore tests/frameworks/test_deepspeed.py
+
+test-deepspeed: setup build/frameworks/.installed build/frameworks-oldest/.installed ## DeepSpeed's ZeRO over changes of scale, in environments of their own (15 minutes)
+	build/frameworks/bin/python -m pytest -p no:cacheprovider tests/frameworks/test_deepspeed.py
 	build/frameworks-oldest/bin/python -m pytest -p no:cacheprovider tests/frameworks --ignore tests/frameworks/test_live.py \
 	  --ignore tests/frameworks/test_trackers.py --ignore tests/frameworks/test_live_trackers.py --ignore tests/frameworks/test_deepspeed.py
 	build/frameworks-oldest/bin/python -m pytest -p no:cacheprovider tests/frameworks/test_deepspeed.py -k 'three_restarts or refused'
