@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,13 @@ from hypothesis import strategies as st
 
 from malletrain.client import handover, node_memory
 from malletrain.client.handover import Handover, StateMoment, leave_whole, take_whole
+from malletrain.client.job_context import JobContext
+from malletrain.client.leave_time import released_seconds
 from malletrain.client.node_memory import NodeMemory, open_node_memory
 from malletrain.client.peer_shards import Offer, _LeftParts, owners_of, ways_of
 from malletrain.common import environment as env
-from malletrain.common.handover_memory import HandoverMemories, StayingHosts, read_staying, tell_staying
-from malletrain.common.job_folder import STAYING_FILE
+from malletrain.common.handover_memory import HandoverMemories, LeaveNotice, read_leave_notice, write_leave_notice
+from malletrain.common.job_folder import LEAVE_FILE
 
 
 @pytest.fixture
@@ -114,18 +117,18 @@ def test_a_worker_finds_the_memory_that_it_was_given(memories: HandoverMemories,
 
 
 def test_only_the_generation_that_is_meant_is_told_where_others_follow(tmp_path: Path) -> None:
-    assert read_staying(tmp_path, 2) == frozenset()
-    tell_staying(tmp_path, StayingHosts(2, frozenset({"n1", "n2#3"})))
-    assert read_staying(tmp_path, 2) == {"n1", "n2#3"}
-    assert read_staying(tmp_path, 3) == frozenset()
+    assert read_leave_notice(tmp_path, 2).staying == frozenset()
+    write_leave_notice(tmp_path, LeaveNotice(2, frozenset({"n1", "n2#3"})))
+    assert read_leave_notice(tmp_path, 2).staying == {"n1", "n2#3"}
+    assert read_leave_notice(tmp_path, 3).staying == frozenset()
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"generation": "2", "hosts": ["a"]}', b'{"generation": 2, "hosts": 1}']
+    "content", [b"", b"{", b"[]", b'{"generation": "2", "staying": ["a"]}', b'{"generation": 2, "staying": 1}']
 )
 def test_what_makes_no_sense_names_no_host(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / STAYING_FILE).write_bytes(content)
-    assert read_staying(tmp_path, 2) == frozenset()
+    (tmp_path / LEAVE_FILE).write_bytes(content)
+    assert read_leave_notice(tmp_path, 2).staying == frozenset()
 
 
 def test_where_it_can_not_be_told_nothing_of_before_is_believed(
@@ -133,14 +136,14 @@ def test_where_it_can_not_be_told_nothing_of_before_is_believed(
 ) -> None:
     from malletrain.common import handover_memory
 
-    tell_staying(tmp_path, StayingHosts(2, frozenset({"n1"})))
+    write_leave_notice(tmp_path, LeaveNotice(2, frozenset({"n1"})))
 
     def full(*_: object, **__: object) -> None:
         raise OSError("the disk is full")
 
     monkeypatch.setattr(handover_memory, "write_atomically", full)
-    tell_staying(tmp_path, StayingHosts(2, frozenset()))
-    assert read_staying(tmp_path, 2) == frozenset()
+    write_leave_notice(tmp_path, LeaveNotice(2, frozenset()))
+    assert read_leave_notice(tmp_path, 2).staying == frozenset()
 
 
 def content(states: list[object]) -> dict[str, object]:
@@ -150,7 +153,7 @@ def content(states: list[object]) -> dict[str, object]:
 
 @pytest.mark.usefixtures("alone")
 def test_a_whole_state_is_the_same_afterwards_and_free_of_the_memory(memory: NodeMemory, tmp_path: Path) -> None:
-    tell_staying(tmp_path, StayingHosts(7, frozenset({"n1"})))
+    write_leave_notice(tmp_path, LeaveNotice(7, frozenset({"n1"})))
     assert leave_whole(memory, 120, content, ["random"]) is Handover.DONE
     taken = take_whole(memory, 100, lambda *_: pytest.fail("nobody lacks it"))
     assert taken is not None
@@ -162,7 +165,7 @@ def test_a_whole_state_is_the_same_afterwards_and_free_of_the_memory(memory: Nod
 
 @pytest.mark.usefixtures("alone")
 def test_a_newer_checkpoint_counts(memory: NodeMemory, tmp_path: Path) -> None:
-    tell_staying(tmp_path, StayingHosts(7, frozenset({"n1"})))
+    write_leave_notice(tmp_path, LeaveNotice(7, frozenset({"n1"})))
     assert leave_whole(memory, 120, content, ["random"]) is Handover.DONE
     assert take_whole(memory, 121, lambda own, _: own) is None
     assert bytes_in(memory) == 0
@@ -171,7 +174,7 @@ def test_a_newer_checkpoint_counts(memory: NodeMemory, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("alone")
 def test_on_a_node_that_leaves_nothing_is_left(memory: NodeMemory, tmp_path: Path) -> None:
     assert leave_whole(memory, 120, content, ["random"]) is Handover.BY_DISK, "nobody has said who stays"
-    tell_staying(tmp_path, StayingHosts(7, frozenset({"n2"})))
+    write_leave_notice(tmp_path, LeaveNotice(7, frozenset({"n2"})))
     assert leave_whole(memory, 120, content, ["random"]) is Handover.BY_DISK
     assert bytes_in(memory) == 0
 
@@ -180,17 +183,34 @@ def test_on_a_node_that_leaves_nothing_is_left(memory: NodeMemory, tmp_path: Pat
 def test_a_node_that_is_wanted_back_meanwhile_does_not_count(
     memory: NodeMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell_staying(tmp_path, StayingHosts(7, frozenset({"n1"})))
+    write_leave_notice(tmp_path, LeaveNotice(7, frozenset({"n1"})))
     write = handover._write_whole
 
     def write_slowly(*arguments: object) -> bool:
         written = write(*arguments)  # type: ignore[arg-type]
-        tell_staying(tmp_path, StayingHosts(7, frozenset()))
+        write_leave_notice(tmp_path, LeaveNotice(7, frozenset()))
         return written
 
     monkeypatch.setattr(handover, "_write_whole", write_slowly)
     assert leave_whole(memory, 120, content, ["random"]) is Handover.SAVE_ALONE
     assert bytes_in(memory) == 0
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_only_worker_saves_itself_on_a_node_that_is_given_back(memory: NodeMemory, tmp_path: Path) -> None:
+    write_leave_notice(tmp_path, LeaveNotice(7, frozenset({"n1"}), {"n1": 5.0}))
+    assert leave_whole(memory, 120, content, ["random"], in_memory=False) is Handover.BY_DISK
+
+
+@pytest.mark.parametrize(("node", "all_nodes", "seconds"), [("n1", False, 5.0), ("n2", False, None), ("n2", True, 2.5)])
+def test_a_worker_knows_how_long_its_node_stays(
+    tmp_path: Path, node: str, all_nodes: bool, seconds: float | None
+) -> None:
+    write_leave_notice(tmp_path, LeaveNotice(7, frozenset(), {"n1": 5.0, "n3#1": 2.5}))
+    job = JobContext("j1", tmp_path, tmp_path / "checkpoints", "127.0.0.1:9", node, 1, 0, lineage="12:34/7")
+    assert released_seconds(job, all_nodes=all_nodes) == seconds
+    assert released_seconds(replace(job, lineage="12:34/8"), all_nodes=all_nodes) is None
+    assert released_seconds(replace(job, lineage=""), all_nodes=all_nodes) is None
 
 
 NODES = st.sampled_from(["", "n1", "n2", "n3", "n4"])

@@ -20,6 +20,24 @@ from malletrain.client.replicas import replica_mesh
 from tests.training.fsdp_trainer import BATCH, SIZE, WIDTH, data, digest, network, tensors_of
 
 
+class SlowToSave:
+    """State that takes long to save, but not when it is registered."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._registered = False
+
+    def state_dict(self) -> dict[str, int]:
+        """After a while, an empty one."""
+        if self._registered:
+            time.sleep(self._seconds)
+        self._registered = True
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Do nothing."""
+
+
 def main() -> None:
     """Train until the job is ended, and note what happens."""
     parser = argparse.ArgumentParser()
@@ -27,6 +45,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--handover-bytes", type=int, default=0)
     parser.add_argument("--checkpoint-seconds", type=float, default=3600.0)
+    parser.add_argument("--save-seconds", type=float, default=0.0)
     options = parser.parse_args()
     job = current_job()
     assert job is not None
@@ -51,6 +70,8 @@ def main() -> None:
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         training = ElasticTraining(model, optimizer, **settings)
+    if options.save_seconds:
+        training.register("slow", SlowToSave(options.save_seconds))
     rank, workers = dist.get_rank(), dist.get_world_size()
     notes = Path(job.directory, f"notes-{os.getpid()}.jsonl")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,3 +106,16 @@ def test_a_small_state_goes_by_way_of_the_disk(tmp_path: Path) -> None:
         (taken,) = {line["samples"] for line in events(job, "loaded")} - {0}
         assert checkpoints(job)[0] == f"samples-{taken:015d}.pt"
         goes_on(job)
+
+
+def test_a_worker_that_stays_saves_where_rank_0_has_no_time_for_it(tmp_path: Path) -> None:
+    arguments = ("--handover-bytes", str(1 << 30), "--save-seconds", "4")
+    with training(tmp_path, "n1", "n2", divided=False, arguments=arguments) as job:
+        assert not checkpoints(job)
+        began = time.monotonic()
+        state = job.release("n1", grace=2.0)
+        assert time.monotonic() - began < 4, "the node is free before anybody can have saved"
+        assert not job.processes("n1"), state
+        job.wait_batch(1)
+        goes_on(job)
+        assert checkpoints(job)

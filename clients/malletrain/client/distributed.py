@@ -160,12 +160,15 @@ class DistributedTraining(Training):
         return take_whole(self._memory, on_disk, lambda own, source: broadcast_object(own, self._device, source))
 
     def _hands_over(self) -> bool:
-        return (
-            self._memory is not None
-            and self._handover_bytes is not None
-            and self._state_bytes() >= self._handover_bytes
-            and bool(self._memory.staying())
-        )
+        if self._memory is None:
+            return False
+        notice = self._memory.notice()
+        # On a node that is given back there may be less time than a save takes; see `leave_whole`.
+        return bool(notice.staying and self._is_large()) or self._memory.node in notice.released
+
+    def _is_large(self) -> bool:
+        """Whether the state had better be left in memory than saved."""
+        return self._handover_bytes is not None and self._state_bytes() >= self._handover_bytes
 
     def _state_bytes(self) -> int:
         """Bytes of this worker's model and optimizer."""
@@ -175,8 +178,10 @@ class DistributedTraining(Training):
 
     def _hand_over(self) -> bool:
         states = gathered(random_states())
-        handover = leave_whole(self._memory, self.samples, self._content, states)
+        large = self.rank == 0 and self._is_large()
+        handover = leave_whole(self._memory, self.samples, self._content, states, in_memory=large)
         if handover is Handover.SAVE_ALONE:
+            self._marker.create()
             saved = self._checkpoints.save_and_wait(self.samples, lambda: self._content(states))
             self._leave(saved=saved)
         return handover is Handover.DONE

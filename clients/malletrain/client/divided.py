@@ -64,7 +64,10 @@ class DividedTraining(DistributedTraining):
         self._folder = checkpoint_folder or (job.checkpoint_directory if job else None)
         retention = CheckpointRetention(checkpoints_kept, max_checkpoint_bytes)
         self._sharded = ShardedCheckpoints(
-            self._folder, checkpoint_seconds, retention=retention, seconds_left=seconds_to_leave
+            self._folder,
+            checkpoint_seconds,
+            retention=retention,
+            seconds_left=lambda: seconds_to_leave(all_workers=True),
         )
         options |= {"checkpoint_seconds": checkpoint_seconds, "checkpoint_folder": self._folder}
         super().__init__(model, optimizer, **options)

@@ -42,7 +42,7 @@ from torch.utils._pytree import tree_leaves
 from malletrain.client import current_job
 from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps
-from malletrain.client.distributed import DistributedTraining, PlainTrainingState, init
+from malletrain.client.distributed import PlainTrainingState, init
 from malletrain.client.divided import DividedTraining
 from malletrain.client.neighbour_copies import NeighbourCopies
 from malletrain.client.peer_shards import PeerShards, find_peer_shards, leave_parts
@@ -182,7 +182,7 @@ class ShardedTraining(DividedTraining):
             say_where(state.samples, time.monotonic() - began)
 
     def _hands_over(self) -> bool:
-        return DistributedTraining._hands_over(self)
+        return self._memory is not None and bool(self._memory.notice().staying) and self._is_large()
 
     def _hand_over(self) -> bool:
         place = {"samples": self.samples, "rank": self._place.shard, "workers": self._place.shards}

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from malletrain.client.node_memory import Left, NodeMemory
 from malletrain.client.object_transfer import TensorKey, TensorPickler, TensorUnpickler
 from malletrain.client.warn_once import describe
+from malletrain.common.handover_memory import LeaveNotice
 
 _ALIGNED = 16
 """Tensors begin at multiples of so many bytes, so that a view of any type is possible."""
@@ -40,12 +41,13 @@ class StateMoment(NamedTuple):
 NOTHING = StateMoment(-1, -1)
 
 
-def agreed_staying(memory: NodeMemory | None) -> frozenset[str]:
-    """Rank 0's answer: on which nodes other workers come after these; all workers call it."""
-    said: list[Any] = [None if memory is None or dist.get_rank() else sorted(memory.staying())]
+def agreed_notice(memory: NodeMemory | None) -> LeaveNotice:
+    """What rank 0 reads of where others come after these workers, and which nodes are given back; all call it."""
+    said: list[Any] = [LeaveNotice(0) if memory is None or dist.get_rank() else memory.notice()]
     if dist.get_world_size() > 1:
         dist.broadcast_object_list(said)
-    return frozenset(said[0] or ())
+    notice: LeaveNotice = said[0]
+    return notice
 
 
 def gathered(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
@@ -64,34 +66,45 @@ class Handover(Enum):
     DONE = "done"
     """End: the state is in memory, or another worker sees to it."""
     SAVE_ALONE = "save_alone"
-    """Save for all of them: the state is in memory nowhere, and others have ended already."""
+    """Save for all of them: the state is in memory nowhere, and the others end."""
 
 
 def leave_whole(
-    memory: NodeMemory | None, samples: int, content: Callable[[list[Any]], Any], states: list[Any]
+    memory: NodeMemory | None,
+    samples: int,
+    content: Callable[[list[Any]], Any],
+    states: list[Any],
+    *,
+    in_memory: bool = True,
 ) -> Handover:
     """Leave a state that every worker has whole; all workers call it at the same batch.
 
-    Those of nodes that are given back end at once. One worker of each other node leaves the state there.
+    Those of nodes that are given back end at once. One worker of each other node leaves the state there. Where that is
+    not to be, but rank 0's node is given back, the first worker on another node saves for all.
 
     Args:
         memory: This worker's memory; None: it has none.
         samples: The job's sample counter.
         content: Returns the state, given the random states of all workers.
         states: The random states of all workers.
+        in_memory: At rank 0, whether it is to be left in memory; ignored at the others.
     """
-    staying = agreed_staying(memory)
-    nodes = gathered(None if memory is None else memory.node)
+    notice = agreed_notice(memory)
+    offers = gathered((None if memory is None else memory.node, in_memory))
+    nodes = [node for node, _ in offers]
     # One worker of a node is enough.
-    holders = sorted(nodes.index(node) for node in staying.intersection(nodes))
+    holders = sorted(nodes.index(node) for node in notice.staying.intersection(nodes)) if offers[0][1] else []
     if not holders:
-        return Handover.BY_DISK
+        others = [rank for rank, node in enumerate(nodes) if node is not None and node not in notice.released]
+        if nodes[0] not in notice.released or not others:
+            return Handover.BY_DISK
+        return Handover.SAVE_ALONE if dist.get_rank() == others[0] else Handover.DONE
     if memory is None or dist.get_rank() not in holders:
         return Handover.DONE
     group = dist.new_group(holders, backend="gloo", use_local_synchronization=True) if len(holders) > 1 else None
     written = _write_whole(memory, samples, content(states))
     # It may have taken long: another node may have been asked for since.
-    counts = written and memory.node in memory.staying()
+    counts = written and memory.node in memory.notice().staying
     if any(gathered(counts, group) if group is not None else [counts]):
         return Handover.DONE
     memory.clear()
@@ -105,7 +118,7 @@ def are_kept(memory: NodeMemory | None, nodes: Collection[str]) -> bool:
         memory: This worker's memory, which is cleared if they do not; None: it has none.
         nodes: On which nodes they lie; none: they have not been left.
     """
-    kept = agreed_staying(memory).issuperset(nodes) and bool(nodes)
+    kept = agreed_notice(memory).staying.issuperset(nodes) and bool(nodes)
     if memory is not None and not kept:
         memory.clear()
     return kept

@@ -21,7 +21,7 @@ import torch
 from malletrain.client.available_memory import available_memory, fits_in_memory
 from malletrain.client.shard_parts import packed, unpacked
 from malletrain.common import environment as env
-from malletrain.common.handover_memory import MEMORY_NAME, read_staying
+from malletrain.common.handover_memory import MEMORY_NAME, LeaveNotice, read_leave_notice
 
 _MAGIC = b"malletr1"
 _END = struct.Struct("<8sqqqq")
@@ -62,9 +62,9 @@ class NodeMemory:
         self._descriptor = descriptor
         self._folder = folder
 
-    def staying(self) -> frozenset[str]:
-        """On which nodes other workers come after those of this generation, as far as the supervisor has said."""
-        return read_staying(self._folder, self.generation)
+    def notice(self) -> LeaveNotice:
+        """Where other workers come after those of this generation, and which nodes are given back, as far as told."""
+        return read_leave_notice(self._folder, self.generation)
 
     def begin(self, size: int) -> torch.Tensor:
         """Begin to leave something. What was left before is gone.

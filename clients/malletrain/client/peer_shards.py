@@ -16,7 +16,7 @@ from torch.distributed.checkpoint import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 
 from malletrain.client.available_memory import available_memory, fits_in_memory
-from malletrain.client.handover import StateMoment, agreed_staying, are_kept, gathered, places, tell_disk
+from malletrain.client.handover import StateMoment, agreed_notice, are_kept, gathered, places, tell_disk
 from malletrain.client.node_memory import NodeMemory
 from malletrain.client.shard_parts import (
     HeadersReader,
@@ -110,7 +110,7 @@ def leave_parts(memory: NodeMemory | None, own: PreparedPart) -> bool:
     Returns:
         Whether all parts lie on nodes that the job keeps. The same at all workers.
     """
-    staying, rank = agreed_staying(memory), dist.get_rank()
+    staying, rank = agreed_notice(memory).staying, dist.get_rank()
     header = packed(own.header)
     room = None if memory is None else available_memory()
     offer = Offer(

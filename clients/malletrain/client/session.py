@@ -17,7 +17,7 @@ from typing import NamedTuple, SupportsFloat, SupportsIndex
 
 from malletrain.client.commands import Command, CommandType, commands_after
 from malletrain.client.job_context import HOROVOD_MODULES, JobContext, read_job, read_rank
-from malletrain.client.leave_time import LeaveRequest, seconds_left
+from malletrain.client.leave_time import LeaveRequest, released_seconds, seconds_left
 from malletrain.client.metric_log import MetricLog
 from malletrain.client.phases import DeclaredPhase, Phases
 from malletrain.client.reporting import SidecarProcess, StartSidecar, make_report, new_reporter_id, start_sidecar
@@ -353,8 +353,11 @@ class Client:
             self._stop_seen_at = self._termination.seen_at if self._termination.seen else time.monotonic()
         return stop
 
-    def seconds_to_leave(self) -> float | None:
+    def seconds_to_leave(self, *, all_workers: bool = False) -> float | None:
         """How long this process has at most until it ends, in seconds; None: it was not asked to, or it is not known.
+
+        Args:
+            all_workers: How long all workers of the job have, of whom some may be on nodes that are released.
 
         Raises:
             ValueError: as `current_job`.
@@ -366,7 +369,9 @@ class Client:
         newest = commands_after(ring, max(0, ring.words[COMMANDS] - 1))[0] if ring is not None else []
         released = bool(newest) and newest[-1].type is CommandType.RELEASE_REQUESTED
         workers = read_rank(self._environ, self._modules).workers
-        return seconds_left(LeaveRequest(asked_at, released, workers <= job.slots_per_node), job.directory)
+        node_seconds = released_seconds(job, all_nodes=all_workers)
+        request = LeaveRequest(asked_at, released, workers <= job.slots_per_node, node_seconds)
+        return seconds_left(request, job.directory)
 
     def install_signal_handler(self) -> bool:
         """Make `should_commit` and `should_stop` return True after SIGTERM; False if not called in the main thread."""

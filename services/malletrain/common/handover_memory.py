@@ -12,20 +12,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from malletrain.common.files import open_plain, write_atomically
-from malletrain.common.job_folder import STAYING_FILE
-from malletrain.common.untrusted_json import JsonBounds, UntrustedJsonError, integer_of, parse_object, texts_of
+from malletrain.common.job_folder import LEAVE_FILE
+from malletrain.common.untrusted_json import JsonBounds, integer_of, parse_object, texts_of
 
 MEMORY_NAME = "malletrain-handover"
 """What /proc shows as the file's name."""
 _MAX_HOSTS = 100_000
 _MAX_NAME = 300
 _MAX_GENERATION = 1 << 62
-_BOUNDS = JsonBounds(max_bytes=8 << 20, max_depth=2, max_entries=_MAX_HOSTS + 10)
+_BOUNDS = JsonBounds(max_bytes=8 << 20, max_depth=2, max_entries=2 * _MAX_HOSTS + 10)
 
 
 class HandoverMemories:
@@ -57,40 +57,47 @@ class HandoverMemories:
             os.close(self._descriptors.pop(place))
 
 
-class StayingHosts(NamedTuple):
-    """What workers that leave are told of the next ones.
+@dataclass(frozen=True)
+class LeaveNotice:
+    """What workers that are asked to leave are told.
 
     Attributes:
         generation: Of those that leave.
-        hosts: On which places are taken by workers that come after them.
+        staying: On which of their hosts other workers come after them.
+        released: Hosts that are given back, and in how many seconds what is left there is killed.
     """
 
     generation: int
-    hosts: frozenset[str]
+    staying: frozenset[str] = frozenset()
+    released: Mapping[str, float] = field(default_factory=dict)
 
 
-def tell_staying(folder: Path, staying: StayingHosts) -> None:
-    """Write down where a generation can leave its state in memory. If that can't be written, it uses the disk.
+def write_leave_notice(folder: Path, notice: LeaveNotice) -> None:
+    """Write down what is true from now on. Where that can't be written, workers know nothing, and use the disk.
 
     Args:
         folder: The job's folder.
-        staying: What is true from now on.
+        notice: What they are told.
     """
-    content = json.dumps({"generation": staying.generation, "hosts": sorted(staying.hosts)})
+    released = [f"{seconds:.3f} {host}" for host, seconds in sorted(notice.released.items())]
+    content = {"generation": notice.generation, "staying": sorted(notice.staying), "released": released}
     try:
-        write_atomically(folder / STAYING_FILE, content, sync=False)
+        write_atomically(folder / LEAVE_FILE, json.dumps(content), sync=False)
     except OSError:
         with contextlib.suppress(OSError):
-            (folder / STAYING_FILE).unlink()
+            (folder / LEAVE_FILE).unlink()
 
 
-def read_staying(folder: Path, generation: int) -> frozenset[str]:
-    """On which hosts workers come after those of a generation; none if that is not known."""
+def read_leave_notice(folder: Path, generation: int) -> LeaveNotice:
+    """What a generation is told; nothing if that is not known."""
+    unknown = LeaveNotice(generation)
     try:
-        with open_plain(folder / STAYING_FILE) as file:
-            said = parse_object(file.read(_BOUNDS.max_bytes + 1), _BOUNDS)
-        if integer_of(said, "generation", 0, _MAX_GENERATION) != generation:
-            return frozenset()
-        return frozenset(texts_of(said, "hosts", _MAX_HOSTS, _MAX_NAME))
-    except (OSError, UntrustedJsonError):
-        return frozenset()
+        with open_plain(folder / LEAVE_FILE) as file:
+            document = parse_object(file.read(_BOUNDS.max_bytes + 1), _BOUNDS)
+        if integer_of(document, "generation", 0, _MAX_GENERATION) != generation:
+            return unknown
+        released = (text.partition(" ") for text in texts_of(document, "released", _MAX_HOSTS, _MAX_NAME))
+        seconds = {host: max(0.0, float(number)) for number, _, host in released}
+        return LeaveNotice(generation, frozenset(texts_of(document, "staying", _MAX_HOSTS, _MAX_NAME)), seconds)
+    except (OSError, ValueError):
+        return unknown

@@ -52,8 +52,8 @@ COMPILED_FOLDER = "compiled"
 """What torch.compile has made for the job's workers, by kind of machine; `worker_bootstrap` tells it to."""
 SAVING_FOLDER = "saving"
 """A file PID for each worker that is saving its last checkpoint. The supervisor waits for it."""
-STAYING_FILE = "staying.json"
-"""On which hosts other workers come after the present ones. The supervisor writes it before it asks these to leave."""
+LEAVE_FILE = "leave.json"
+"""On which hosts others come after the present workers, and which are given back: written before these are to leave."""
 SHARDED_FOLDER = "sharded"
 """A file PID for each worker with a part of the state that others do not have. After a loss, it may save as well."""
 FEEDS_FOLDER = "feeds"
@@ -72,7 +72,7 @@ OWN_FILES = (
     AUTHORITY_FILE,
     FEED_CERTIFICATE_FILE,
     HOSTS_FILE,
-    STAYING_FILE,
+    LEAVE_FILE,
     SUPERVISOR_LOG,
 )
 """What MalleTrain writes into the folder itself. Checkpoints are the owner's."""

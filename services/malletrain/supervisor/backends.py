@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from malletrain.common.job_folder import SAVING_FOLDER, SHARDED_FOLDER, STAYING_FILE
+from malletrain.common.job_folder import LEAVE_FILE, SAVING_FOLDER, SHARDED_FOLDER
 from malletrain.common.launch_advice import advise
 from malletrain.common.launch_file import Launch
 from malletrain.common.script_kind import ScriptKind
@@ -128,7 +128,7 @@ def _restarting_group(context: Context, backend: RestartingBackend) -> Restartin
     saving, sharded = (context.folder / name for name in (SAVING_FOLDER, SHARDED_FOLDER))
     for marks in (saving, sharded):
         shutil.rmtree(marks, ignore_errors=True)
-    (context.folder / STAYING_FILE).unlink(missing_ok=True)  # of another supervisor's generations
+    (context.folder / LEAVE_FILE).unlink(missing_ok=True)  # of another supervisor's generations
     trainers, following = (context.pool(backend.defaults(), warm=backend.warm) for _ in range(2))
     launch = context.launch
     return RestartingGroup(

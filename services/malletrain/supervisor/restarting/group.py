@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from malletrain.common.activity import Idleness, idleness_of_all
-from malletrain.common.handover_memory import StayingHosts, tell_staying
+from malletrain.common.handover_memory import LeaveNotice, write_leave_notice
 from malletrain.common.job_limits import DEFAULT_LIMITS, JobLimits
 from malletrain.supervisor.elastic.membership import slots_of
 from malletrain.supervisor.restarting import exits as restarting_exits
@@ -89,7 +89,8 @@ class RestartingGroup:
         self._backend = backend
         self._saving = saving
         self._sharded = sharded
-        self._told_staying: StayingHosts | None = None
+        self._notice: LeaveNotice | None = None
+        self._released_by: dict[str, float] = {}  # when what is left on hosts that are given back is killed
         self._formed_at = float("-inf")
         self._promise = Promise()
         self._watch = FailureWatch(trainers.tails, restarts_left)
@@ -146,8 +147,9 @@ class RestartingGroup:
         self._generation = self._generation.release(hosts)
         self._next.kill(self._next.on(hosts))
         concerned = self._workers(self._backend.occupies(self._generation.hosts, hosts))
+        self._released_by |= dict.fromkeys(hosts, now + grace)
         if self._generation.leaving:
-            self._tell_staying(self._succeeded())
+            self._write_notice(self._succeeded(), self._seconds_left(now))
         if concerned and grace > 0:
             self._leave(now, grace)
         # Without grace they are killed at once, as a loss to those that are left.
@@ -157,7 +159,7 @@ class RestartingGroup:
         """Ask all members to save and leave."""
         if not self._generation.leaving:
             self._generation = self._generation.leave(now + self._limits.leave_grace)
-            self._tell_staying(self._succeeded())
+            self._write_notice(self._succeeded(), self._seconds_left(now))
             for worker in self._workers(self._generation.living):
                 worker.terminate(grace)
 
@@ -168,14 +170,18 @@ class RestartingGroup:
         commanded = (entry for entry in self._generation.commanded.items() if entry[0] in present)
         return frozenset(entry[0] for entry in commanded if warm.issuperset(slots_of(*entry)))
 
-    def _tell_staying(self, hosts: frozenset[str]) -> None:
-        """Write down where those that leave can hand their state to others in memory."""
+    def _seconds_left(self, now: float) -> dict[str, float]:
+        """How long workers still have on hosts that are given back."""
+        return {host: max(0.0, by - now) for host, by in self._released_by.items()}
+
+    def _write_notice(self, staying: frozenset[str], released: Mapping[str, float]) -> None:
+        """Write down where those that leave can hand their state to others, and how long they have elsewhere."""
         if not self._backend.hands_over:
             return
-        staying = StayingHosts(self._generation.epoch, hosts)
-        if staying != self._told_staying:
-            tell_staying(self._saving.parent, staying)
-            self._told_staying = staying
+        notice = LeaveNotice(self._generation.epoch, staying, released)
+        if notice != self._notice:
+            write_leave_notice(self._saving.parent, notice)
+            self._notice = notice
 
     def killed_late(self, now: float) -> None:
         """Have a survivor save at once: members that leave together would wait for the killed ones."""
@@ -252,7 +258,7 @@ class RestartingGroup:
 
     def _rescue(self, now: float) -> None:
         """Have one survivor save, and kill the others that have the same state."""
-        self._tell_staying(frozenset())
+        self._write_notice(frozenset(), self._seconds_left(now))
         survivors = [
             worker for worker in self._workers(self._generation.living) if not worker.killed and worker.poll() is None
         ]
@@ -359,6 +365,7 @@ class RestartingGroup:
             worker.go({**environments[slot], **own})
         self._formed_at = now
         self._rescued.clear()
+        self._released_by.clear()
         self._watch.begin_generation(len(self._generation.hosts), now)
 
     def _extend(self, now: float) -> bool:
@@ -383,7 +390,7 @@ class RestartingGroup:
     def begin_stop(self, grace: float) -> None:
         """Ask all to save and end."""
         self._next.kill()
-        self._tell_staying(frozenset())
+        self._write_notice(frozenset(), {host: grace for host, _ in self._generation.hosts})
         for worker in self.trainers:
             if grace > 0:
                 worker.terminate(grace)
