@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("deepspeed", reason="needs deepspeed: make test-frameworks")
+pytest.importorskip("deepspeed", reason="needs deepspeed: make test-deepspeed")
 
 import torch
 

@@ -89,9 +89,10 @@ EXPECTED = (
     ExpectedSkip("this machine has loopback addresses only", "a machine without a network"),
     ExpectedSkip("needs .*, which is not beside this checkout .*", "traces are no part of a clone", _has_no_shared),
     ExpectedSkip(
-        "needs (accelerate|deepspeed|lightning|transformers|wandb|mlflow-skinny|tensorboard): make test-frameworks",
+        "needs (accelerate|lightning|transformers|wandb|mlflow-skinny|tensorboard): make test-frameworks",
         APART,
     ),
+    ExpectedSkip("needs deepspeed: make test-deepspeed", APART),
     ExpectedSkip("needs litdata", APART),
     ExpectedSkip("needs an NVIDIA GPU that torch can use", "CI's machines have none", _has_no_gpu),
     ExpectedSkip("needs .*, which this clone does not have .*", "a shallow clone lacks the last release"),
