@@ -17,7 +17,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.client import handover, node_memory
+from malletrain.client import distributed, handover, node_memory
 from malletrain.client.handover import Handover, StateMoment, leave_whole, take_whole
 from malletrain.client.job_context import JobContext
 from malletrain.client.leave_time import released_seconds
@@ -211,6 +211,25 @@ def test_a_worker_knows_how_long_its_node_stays(
     assert released_seconds(job, all_nodes=all_nodes) == seconds
     assert released_seconds(replace(job, lineage="12:34/8"), all_nodes=all_nodes) is None
     assert released_seconds(replace(job, lineage=""), all_nodes=all_nodes) is None
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("beside_release_0_1", [False, True])
+def test_workers_of_release_0_1_are_not_asked_what_they_were_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, beside_release_0_1: bool
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(distributed, "take_whole", lambda _, on_disk, __: asked.append(on_disk))
+    monkeypatch.setenv(env.JOB_ID, "j1")
+    monkeypatch.setenv(env.JOB_DIR, str(tmp_path))
+    monkeypatch.setenv(env.MONITOR, "127.0.0.1:9")
+    monkeypatch.setenv(env.SUPERVISOR, "12:34")
+    if not beside_release_0_1:
+        monkeypatch.setenv(env.LINEAGE, "7")
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    distributed.ElasticTraining(model, optimizer, dataset_size=8, batch_per_worker=2)
+    assert asked == ([] if beside_release_0_1 else [-1])
 
 
 NODES = st.sampled_from(["", "n1", "n2", "n3", "n4"])

@@ -154,7 +154,8 @@ class DistributedTraining(Training):
 
     def _take_over(self) -> Mapping[str, Any] | None:
         """What the workers before have left in memory; None if the newest state is on disk. All workers call it."""
-        if not dist.is_initialized():
+        # Workers of release 0.1 among these do not ask each other, and would never answer.
+        if not dist.is_initialized() or self._as_release_0_1:
             return None
         on_disk = self._checkpoints.newest_samples() if self.rank == 0 else -1
         return take_whole(self._memory, on_disk, lambda own, source: broadcast_object(own, self._device, source))
