@@ -41,7 +41,7 @@ from malletrain.client.lr_scaling import RateRamp
 from malletrain.client.node_memory import NodeMemory, open_node_memory
 from malletrain.client.object_transfer import broadcast_integers, broadcast_object, control_device
 from malletrain.client.replica import Stopped
-from malletrain.client.snapshots import random_states
+from malletrain.client.snapshots import random_states, tensor_bytes
 from malletrain.client.training import Training
 from malletrain.client.warn_once import describe
 
@@ -173,9 +173,7 @@ class DistributedTraining(Training):
 
     def _state_bytes(self) -> int:
         """Bytes of this worker's model and optimizer."""
-        states = (value for state in self.optimizer.state.values() for value in state.values())
-        tensors = (*self._plain_model.parameters(), *filter(torch.is_tensor, states))
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return tensor_bytes([self._plain_model.state_dict(), self.optimizer.state_dict()])
 
     def _hand_over(self) -> bool:
         states = gathered(random_states())

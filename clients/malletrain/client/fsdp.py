@@ -29,15 +29,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_leaves
 
 from malletrain.client import current_job
 from malletrain.client.collective_limit import collective_limit
@@ -50,12 +48,11 @@ from malletrain.client.replicas import replica_place
 from malletrain.client.saving_marker import SavingMarker
 from malletrain.client.shard_parts import Shards, part_of, parts_folder, prepared_part, write_part
 from malletrain.client.sharded_checkpoints import samples_in, say_where
-from malletrain.client.snapshots import random_states
+from malletrain.client.snapshots import random_states, tensor_bytes
 from malletrain.common.job_folder import SHARDED_FOLDER
 
 __all__ = ["ShardedTraining", "init"]
 
-_T = TypeVar("_T")
 _COPY = 8
 _EXCHANGE_SECONDS = 60.0
 
@@ -190,10 +187,7 @@ class ShardedTraining(DividedTraining):
         return leave_parts(self._memory, prepared_part(self._shards(), self._plain([]), random_states(), **place))
 
     def _state_bytes(self) -> int:
-        shards = self._shards()
-        values = [*shards["model"].values(), *tree_leaves(shards["optimizer"])]
-        own = (value.to_local() if isinstance(value, DTensor) else value for value in values if torch.is_tensor(value))
-        return sum(tensor.numel() * tensor.element_size() for tensor in own)
+        return tensor_bytes(self._shards(), own=True)
 
     def _shards(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self._plain_model, self.optimizer, options=self._state_options)

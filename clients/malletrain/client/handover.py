@@ -19,11 +19,9 @@ import torch.distributed as dist
 
 from malletrain.client.node_memory import Left, NodeMemory
 from malletrain.client.object_transfer import TensorKey, TensorPickler, TensorUnpickler
+from malletrain.client.shard_parts import aligned, view_of
 from malletrain.client.warn_once import describe
 from malletrain.common.handover_memory import LeaveNotice
-
-_ALIGNED = 16
-"""Tensors begin at multiples of so many bytes, so that a view of any type is possible."""
 
 
 class StateMoment(NamedTuple):
@@ -131,7 +129,7 @@ def _write_whole(memory: NodeMemory, samples: int, content: Any) -> bool:
     try:
         data = memory.begin(size)
         for tensor, first in zip(pickler.tensors, firsts, strict=True):
-            _view_of(data, first, tensor.shape, tensor.dtype).copy_(tensor)
+            view_of(data, first, tensor.shape, tensor.dtype).copy_(tensor)
         memory.finish(samples, description, size)
     except (OSError, RuntimeError) as error:
         tell_disk(error)
@@ -149,12 +147,8 @@ def places(sizes: Sequence[int]) -> tuple[list[int], int]:
     firsts, end = [], 0
     for size in sizes:
         firsts.append(end)
-        end += -(-size // _ALIGNED) * _ALIGNED
+        end += aligned(size)
     return firsts, end
-
-
-def _view_of(data: torch.Tensor, first: int, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    return data[first : first + shape.numel() * dtype.itemsize].view(dtype).view(shape)
 
 
 def newest_left(memory: NodeMemory | None, on_disk: int) -> tuple[Left | None, list[StateMoment]]:
@@ -191,9 +185,11 @@ def take_whole(memory: NodeMemory | None, on_disk: int, send: Callable[[Any, int
     content: Mapping[str, Any] | None = None
     if moments:
         holders = [rank for rank, moment in enumerate(moments) if moment == max(moments)]
-        own = _read_whole(left) if left is not None and dist.get_rank() in holders else None
-        alone = len(holders) == len(moments)
-        content = own if alone else send(own if dist.get_rank() == holders[0] else None, holders[0])
+        # One worker sends it to those that lack it; the others take theirs with these, and copy nothing.
+        lacked = len(holders) < len(moments)
+        reads = left is not None and (not lacked or dist.get_rank() == holders[0])
+        own = _read_whole(left) if left is not None and reads else None
+        content = send(own, holders[0]) if lacked else own
     del left
     if memory is not None:
         memory.clear()
@@ -206,7 +202,7 @@ def _read_whole(left: Left) -> Mapping[str, Any]:
 
     def tensor_of(key: TensorKey) -> torch.Tensor:
         index, shape, dtype = key
-        return _view_of(left.data, firsts[index], shape, dtype).clone()
+        return view_of(left.data, firsts[index], shape, dtype).clone()
 
     content: Mapping[str, Any] = TensorUnpickler(left.description["whole"].numpy().tobytes(), tensor_of).load()
     return content

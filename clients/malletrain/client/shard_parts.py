@@ -42,6 +42,16 @@ _ALIGNED = 16
 """Tensors begin at multiples of so many bytes, so that a view of any type is possible."""
 
 
+def aligned(size: int) -> int:
+    """So many bytes, and what is left free after them."""
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def view_of(data: torch.Tensor, first: int, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor that begins at a byte of others' memory, as a view."""
+    return data[first : first + shape.numel() * dtype.itemsize].view(dtype).view(shape)
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A copy of one worker's part at one moment.
@@ -68,8 +78,7 @@ class Part:
     def tensor(self, entry: tuple[Any, ...]) -> torch.Tensor:
         """A tensor of `header["tensors"]`, as a view."""
         _, _, _, shape, dtype, first = entry
-        size = torch.Size(shape).numel() * dtype.itemsize
-        return self.data[first : first + size].view(dtype).view(shape)
+        return view_of(self.data, first, torch.Size(shape), dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +131,7 @@ def prepared_part(
         if isinstance(found, torch.Tensor):
             tensors.append(found)
             entries.append(_entry(item, found, end))
-            end += -(-found.numel() * found.element_size() // _ALIGNED) * _ALIGNED
+            end += aligned(found.numel() * found.element_size())
         else:
             values[item.index.fqn] = torch.frombuffer(bytearray(found.getbuffer()), dtype=torch.uint8)
     header = {
