@@ -107,6 +107,23 @@ async def test_minutes_are_recorded_by_what_jobs_have_and_by_what_monitor_counts
         assert store.since(0.0) == [known]
 
 
+@pytest.mark.parametrize(("trained", "expected"), [(0, 0.0), (600, 600.0)])
+async def test_a_job_that_was_there_before_the_recorder_is_counted_from_its_first_minute_on(
+    store: UtilizationStore, tmp_path: Path, trained: int, expected: float
+) -> None:
+    async with recording(tmp_path, store) as found:
+        found.know("n1", "n2")
+        found.monitor.progress["a"] = monitor_pb2.Progress(job_id="a", samples=100_000)
+        found.live(55)
+        await found.recorder.work_out()
+        assert found.recorder.newest == ()
+        found.monitor.progress["a"] = monitor_pb2.Progress(job_id="a", samples=100_000 + trained)
+        found.live(60 + int(LATE_S))
+        await found.recorder.work_out()
+        (known,) = found.recorder.newest
+        assert known.trained == pytest.approx(60 * expected / (60 + LATE_S), rel=0.01)
+
+
 async def test_while_monitor_is_away_minutes_wait(store: UtilizationStore, tmp_path: Path) -> None:
     async with recording(tmp_path, store) as found:
         found.know("n1", "n2")

@@ -43,6 +43,11 @@ class MeasuredShares:
         """Jobs whose samples are to be counted."""
         return tuple(self._jobs)
 
+    @property
+    def has_uncounted(self) -> bool:
+        """Whether nothing is known yet of what one of the jobs had trained before."""
+        return any(not job.counts for job in self._jobs.values())
+
     def note_time(self, begin: float, end: float, present: PresentUse) -> None:
         """Time has passed; both in seconds since the epoch. A job that is new had no samples before."""
         for job, rate in zip(present.jobs, present.rates, strict=True):

@@ -108,11 +108,14 @@ class UtilizationRecorder:
     async def work_out(self) -> None:
         """Work out the minutes that are over.
 
+        A job that was there before this recorder is counted once before its first minute is over: what it trains in
+        that minute could not be told from what it has trained before.
+
         Raises:
             grpc.aio.AioRpcError: Monitor does not answer; they wait.
         """
         due = self._meter.due(self._clock.time())
-        if not due:
+        if not due and not self._shares.has_uncounted:
             return
         records = await self._ask_monitor()
         for minute in due:
