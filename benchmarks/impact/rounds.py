@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -184,10 +185,11 @@ class Stopping:
             self._thread.join()
 
     def _work(self) -> None:
-        while not self._ending.is_set():
-            os.kill(self._pid, signal.SIGSTOP)
-            begin = time.time()
-            self._ending.wait(_STOPPED_S)
-            self._spans.append((begin, time.time()))
-            os.kill(self._pid, signal.SIGCONT)
-            self._ending.wait(_GOING_S)
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself: then it is stopped no more
+            while not self._ending.is_set():
+                os.kill(self._pid, signal.SIGSTOP)
+                begin = time.time()
+                self._ending.wait(_STOPPED_S)
+                self._spans.append((begin, time.time()))
+                os.kill(self._pid, signal.SIGCONT)
+                self._ending.wait(_GOING_S)

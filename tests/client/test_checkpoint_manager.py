@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch")
 import torch
 
+from malletrain.client import checkpoint_manager
 from malletrain.client.checkpoint_manager import CheckpointManager, SaveStatistics
 from malletrain.client.checkpoint_retention import CheckpointRetention
 
@@ -284,6 +285,21 @@ def test_costs_are_the_size_and_the_times_of_saves_and_of_the_load(
     assert again.load() is not None
     assert again.costs().keys() == {"checkpoint_load_seconds"}
     assert again.costs()["checkpoint_load_seconds"] > 0
+
+
+@pytest.mark.parametrize(("by_disk", "expected"), [(True, 5.0), (False, 0.0)])
+def test_what_a_rescale_by_way_of_the_disk_takes_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_disk: bool, expected: float
+) -> None:
+    clock = Clock()
+    slow_disk(monkeypatch, clock, 1.5)
+    noted: list[float] = []
+    monkeypatch.setattr(checkpoint_manager, "note_save", lambda *, rescale_seconds: noted.append(rescale_seconds))
+    manager = CheckpointManager(tmp_path, 30.0, clock, rescales_by_disk=lambda size: by_disk and size == 4000)
+    manager.load_seconds = 2.0
+    manager.save(1, lambda: {"model": torch.zeros(1000), "optimizer": {}, "samples": 1})
+    manager.wait()
+    assert noted == [expected]
 
 
 def test_as_many_are_kept_as_is_said(tmp_path: Path) -> None:

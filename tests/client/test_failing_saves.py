@@ -63,8 +63,16 @@ def test_a_script_says_it_itself_also_before_its_first_report(
     trainer.do("report(1)")
     failed = monitor_pb2.SaveReport(failures=1, reason="see its log")
     wait_until(lambda: monitor.requests and newest(monitor) == failed, 20, "the failure")
+    trainer.do("note_save(rescale_seconds=2.5)")
+    wait_until(lambda: newest(monitor) == monitor_pb2.SaveReport(rescale_seconds=2.5), 20, "a good one")
+    trainer.do("note_save(ValueError('no such key'))")
+    failed.rescale_seconds = 2.5
+    wait_until(lambda: newest(monitor) == failed, 20, "what the good one took still counts")
     trainer.do("note_save()")
-    wait_until(lambda: newest(monitor) == monitor_pb2.SaveReport(), 20, "a good one")
+    wait_until(lambda: newest(monitor) == monitor_pb2.SaveReport(), 20, "one of which that is not known")
+    trainer.do("note_save(rescale_seconds=float('nan'))")
+    trainer.do("report(1)")
+    wait_until(lambda: len(monitor.requests) and monitor.delivered == 2, 20, "a figure that is none does no harm")
 
 
 def test_words_that_no_trainer_writes_do_no_harm() -> None:
@@ -73,5 +81,7 @@ def test_words_that_no_trainer_writes_do_no_harm() -> None:
     ring.words[12], ring.words[13], ring.words[14] = 1, 1, 2**40
     assert save_report(ring) == monitor_pb2.SaveReport(failures=1, reason="see its log")
     ring.words[13] = -5
+    assert save_report(ring) == monitor_pb2.SaveReport()
+    ring.words[15] = -1
     assert save_report(ring) == monitor_pb2.SaveReport()
     ring.close()

@@ -92,7 +92,7 @@ def test_without_room_none_is_begun_and_a_full_disk_is_noted(
     last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     noted: list[BaseException | None] = []
-    monkeypatch.setattr(sharded_checkpoints, "note_save", lambda error=None: noted.append(error))
+    monkeypatch.setattr(sharded_checkpoints, "note_save", lambda error=None, **_: noted.append(error))
     free = [3999]
     checkpoints = ShardedCheckpoints(tmp_path, 30.0, room=DiskRoom(free=lambda _: free[0]))
     # The size of the first one is that of its tensors.
@@ -150,6 +150,29 @@ def test_written_in_the_loop_they_take_their_share_at_most(tmp_path: Path, capsy
         clock.now += 2.0
         assert checkpoints.is_due(committing=False)
     assert capsys.readouterr().err.count("does not fit in memory (0.0 MB available)") == 1
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize(("by_disk", "expected"), [(True, 2.0), (False, 0.0)])
+def test_what_a_rescale_by_way_of_the_disk_takes_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_disk: bool, expected: float
+) -> None:
+    noted: list[float] = []
+    monkeypatch.setattr(sharded_checkpoints, "note_save", lambda *, rescale_seconds: noted.append(rescale_seconds))
+    clock, sizes = Clock(), list[int]()
+
+    def rescales_by_disk(size: int) -> bool:
+        sizes.append(size)
+        return by_disk
+
+    def state() -> dict[str, Any]:
+        clock.now += 2.0
+        return {"weight": torch.zeros(1000)}
+
+    checkpoints = ShardedCheckpoints(tmp_path, 30.0, clock, rescales_by_disk=rescales_by_disk)
+    checkpoints.save(1, state, dict)
+    checkpoints.wait()
+    assert (noted, sizes) == ([expected], [4000])
 
 
 @pytest.mark.usefixtures("group")

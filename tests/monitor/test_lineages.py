@@ -9,7 +9,7 @@ import pytest
 from malletrain.monitor.machine.progress import ReportedBatch
 from malletrain.monitor.machine.trackers import JobTracker
 from malletrain.monitor.settings import MonitorSettings
-from malletrain.monitor.wire import parse_report, progress_message
+from malletrain.monitor.wire import parse_report, progress_message, scaling_message
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import monitor_pb2
 from tests.monitor.trainer import FakeTrainer
@@ -104,15 +104,17 @@ def test_saves_are_told_as_the_newest_reporter_said_last() -> None:
     assert not progress_message(job.tracker, 1.0).HasField("saves")
     request = monitor_pb2.ReportRequest(job_id="j1", reporter_id="r1", slots_per_node=1)
     request.saves.failures, request.saves.reason = 2, "No space left on device"
+    request.saves.rescale_seconds = 90.0
     job.tracker.add(parse_report(request), now=1.0)
     assert progress_message(job.tracker, 1.0).saves == request.saves
+    assert scaling_message(job.tracker.scaling()).checkpoint_seconds == 90.0
     job.train(1, "s/1")
     job.trainer.new_reporter("r2")
     job.train(1, "s/2")
     assert progress_message(job.tracker, 1.0).saves == request.saves, "the next process has not saved yet"
     request.reporter_id, request.saves.failures = "r2", 0
     job.tracker.add(parse_report(request), now=1.0)
-    assert progress_message(job.tracker, 1.0).saves == monitor_pb2.SaveReport()
+    assert progress_message(job.tracker, 1.0).saves == monitor_pb2.SaveReport(rescale_seconds=90.0)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,8 @@ def test_saves_are_told_as_the_newest_reporter_said_last() -> None:
         ("lineage", {"lineage": "x" * 257}),
         ("lineage", {"lineage": "a\0b"}),
         ("saves.failures", {"saves": monitor_pb2.SaveReport(failures=-1)}),
+        ("saves.rescale_seconds", {"saves": monitor_pb2.SaveReport(rescale_seconds=-1.0)}),
+        ("saves.rescale_seconds", {"saves": monitor_pb2.SaveReport(rescale_seconds=float("nan"))}),
         ("saves.reason", {"saves": monitor_pb2.SaveReport(failures=1, reason="x" * 257)}),
     ],
 )

@@ -103,7 +103,7 @@ def test_doctor_reads_what_the_hook_of_a_real_pbs_keeps_apart(pbs: PbsCluster, t
     apart = found()["pbs_cgroups: what is kept apart"]
     assert (apart.ok, apart.found) == (False, "devices off: no job is told its GPUs, and our workers do not start")
     file = json.loads(pbs.run("qmgr", "-c", "export hook pbs_cgroups application/x-config default"))
-    file["cgroup"]["devices"]["enabled"] = True
+    file["cgroup"]["devices"] |= {"enabled": True, "allow": ["c 1:* rwm", ["nvidiactl", "rwm"]]}
     (tmp_path / "pbs_cgroups.json").write_text(json.dumps(file))
     path = tmp_path / "pbs_cgroups.json"
     pbs.run("qmgr", "-c", f"import hook pbs_cgroups application/x-config default {path}")

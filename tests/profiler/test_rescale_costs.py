@@ -18,6 +18,27 @@ def test_costs_measured_then_declared_then_assumed() -> None:
     assert rescale_cost(None, 0.0, 10.0) == RescaleCost(0.0, CurveSource.DECLARED)
 
 
+def test_before_the_first_rescale_none_is_expected_to_be_shorter_than_saving_and_reading_the_state() -> None:
+    checkpoint = RescaleCost(90.0, CurveSource.CHECKPOINT)
+    assert (
+        rescale_cost(None, None, 10.0, checkpoint=90.0) == rescale_cost(None, 5.0, 10.0, checkpoint=90.0) == checkpoint
+    )
+    assert rescale_cost(None, 100.0, 10.0, checkpoint=90.0) == RescaleCost(100.0, CurveSource.DECLARED)
+    assert rescale_cost(2.0, None, 10.0, checkpoint=90.0) == RescaleCost(2.0, CurveSource.MEASURED)
+    assert rescale_cost(None, None, 10.0, 3.0, checkpoint=90.0) == RescaleCost(3.0, CurveSource.FAMILY)
+
+
+def test_a_job_whose_save_takes_90_s_does_not_grow_for_60() -> None:
+    def nodes_after(seconds: float) -> int:
+        growth = rescale_cost(None, None, 10.0, checkpoint=seconds).seconds
+        points = tuple(ScalingPoint(nodes, 10.0 * nodes) for nodes in range(1, 5))
+        job = JobDemand("a", 1, 4, points, growth, growth, current_nodes=("n0",))
+        solved = solve(AllocationProblem(tuple(f"n{number}" for number in range(4)), 60.0, (job,), CostModel.STALL))
+        return len(solved.assignments[0].nodes)
+
+    assert (nodes_after(0.0), nodes_after(90.0)) == (4, 1)
+
+
 def test_no_measured_rescale_is_free() -> None:
     """Else the last digits of rates decide between plans, and jobs lose their nodes for nothing."""
     least = RescaleCost(MIN_STALL_SECONDS, CurveSource.MEASURED)

@@ -62,6 +62,7 @@ class CheckpointManager:
         retention: CheckpointRetention | None = None,
         seconds_left: Callable[[], float | None] = lambda: None,
         memory: Callable[[], int | None] = available_memory,
+        rescales_by_disk: Callable[[int], bool] = lambda _size: False,
     ) -> None:
         """Nothing is written before the first `save`.
 
@@ -72,6 +73,7 @@ class CheckpointManager:
             retention: Which checkpoints are kept; None: the newest two.
             seconds_left: Returns how long this process has at most until it ends; None: as long as it takes.
             memory: Returns the bytes of memory that are available; None: not known.
+            rescales_by_disk: Returns whether a state of so many bytes is saved and read again at a change of scale.
         """
         self._warnings = WarnOnce()
         self._interval = interval_seconds
@@ -79,7 +81,10 @@ class CheckpointManager:
         self._seconds_left = seconds_left
         self._available = memory
         self._checkpoints = Checkpoints(folder, retention, DiskRoom(self._warnings)) if folder else None
-        self._saver = BackgroundSaver(self._checkpoints, self._warnings, clock) if self._checkpoints else None
+        self._rescales_by_disk = rescales_by_disk
+        self._saver = (
+            BackgroundSaver(self._checkpoints, self._warnings, clock, self._note_saved) if self._checkpoints else None
+        )
         self._memory = SnapshotMemoryPool()
         self._saved_at, self._last_loop_seconds, self._direct_seconds = clock(), 0.0, 0.0
         self._printed_at: float | None = None
@@ -162,6 +167,9 @@ class CheckpointManager:
         self._direct_seconds = self._last_loop_seconds if direct else 0.0
         self.loop_seconds += self._last_loop_seconds
         self._snapshots += 1
+
+    def _note_saved(self, size: int, seconds: float) -> None:
+        note_save(rescale_seconds=seconds + self.load_seconds if self._rescales_by_disk(size) else 0.0)
 
     def _may_copy(self, size: int) -> bool:
         """Whether there is memory for a copy; said once if there is not."""
@@ -320,16 +328,22 @@ class BackgroundSaver:
     """
 
     def __init__(
-        self, checkpoints: Checkpoints, warnings: WarnOnce, clock: Callable[[], float] = time.monotonic
+        self,
+        checkpoints: Checkpoints,
+        warnings: WarnOnce,
+        clock: Callable[[], float] = time.monotonic,
+        note_saved: Callable[[int, float], None] = lambda _size, _seconds: note_save(),
     ) -> None:
         """No thread is started before the first snapshot.
 
         Args:
             clock: Monotonic clock in seconds.
+            note_saved: Called with the bytes of a state that has been written, and how long that took in seconds.
         """
         self._checkpoints = checkpoints
         self._warnings = warnings
         self._clock = clock
+        self._note_saved = note_saved
         self.written = SaveStatistics()
         self.rate = SaveRate()
         self._overhead = 0
@@ -426,8 +440,8 @@ class BackgroundSaver:
         finally:
             self._unfinished = None
             snapshot.release()
-        note_save()
         now = self._clock()
+        self._note_saved(snapshot.size, now - started)
         self.rate.note(size, now - started)
         self._overhead = max(0, size - snapshot.size)
         self._warnings.forget(self._failed)

@@ -167,6 +167,9 @@ class DistributedTraining(Training):
         # On a node that is given back there may be less time than a save takes; see `leave_whole`.
         return bool(notice.staying and self._is_large()) or self._memory.node in notice.released
 
+    def _rescales_by_disk(self, size: int) -> bool:
+        return self._memory is None or self._handover_bytes is None or size < self._handover_bytes
+
     def _is_large(self) -> bool:
         """Whether the state had better be left in memory than saved."""
         return self._handover_bytes is not None and self._state_bytes() >= self._handover_bytes

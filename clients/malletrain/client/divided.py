@@ -68,6 +68,7 @@ class DividedTraining(DistributedTraining):
             checkpoint_seconds,
             retention=retention,
             seconds_left=lambda: seconds_to_leave(all_workers=True),
+            rescales_by_disk=self._rescales_by_disk,
         )
         options |= {"checkpoint_seconds": checkpoint_seconds, "checkpoint_folder": self._folder}
         super().__init__(model, optimizer, **options)
@@ -176,6 +177,10 @@ class DividedTraining(DistributedTraining):
 
     def _hands_over(self) -> bool:
         return False  # a way of dividing says so if it can
+
+    def _rescales_by_disk(self, size: int) -> bool:
+        del size
+        return True  # as above
 
     def _is_saved(self) -> bool:
         return self._sharded.is_saved(self.samples)

@@ -34,8 +34,9 @@ RECORD_SHIFT = 6
 # Indices of words in the header. Those that the sidecar writes have a cache line of their own.
 MAGIC, SLOTS, CLOSED = 0, 1, 2
 FEED_RECEIVED, FEED_PREPARED, FEED_NANOSECONDS, FEED_PROCESSES = 8, 9, 10, 11
-SAVES, SAVE_FAILURES, SAVE_ERROR = 12, 13, 14
-"""Saves of checkpoints that were tried, how many have failed since one succeeded, and errno of the newest; 0: other."""
+SAVES, SAVE_FAILURES, SAVE_ERROR, CHECKPOINT_NANOSECONDS = 12, 13, 14, 15
+"""Saves of checkpoints that were tried, how many have failed since one succeeded, and errno of the newest; 0: other.
+Besides, how long saving the state and reading it again takes at a rescale; 0: not known, or it goes another way."""
 FLOOR, DROPPED, COMMANDS, STOPS, METRICS_TAKEN = 16, 17, 18, 19, 20
 
 COMMAND_OFFSET = 256

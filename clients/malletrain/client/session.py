@@ -22,6 +22,7 @@ from malletrain.client.metric_log import MetricLog
 from malletrain.client.phases import DeclaredPhase, Phases
 from malletrain.client.reporting import SidecarProcess, StartSidecar, make_report, new_reporter_id, start_sidecar
 from malletrain.client.ring import (
+    CHECKPOINT_NANOSECONDS,
     CLOSED,
     COMMANDS,
     FEED_NANOSECONDS,
@@ -194,23 +195,32 @@ class Termination:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+MAX_RESCALE_SECONDS = 1e6
 _FULL_CHECK_NS = 1_000_000_000
 """Time between two checks of environment and sidecar, in nanoseconds."""
 
 
 class SavesNoted(NamedTuple):
-    """Saves by this process: how many were tried, how many have failed since one succeeded, and errno of the newest."""
+    """Saves by this process.
+
+    Attributes:
+        tried: How many were tried.
+        failures: How many have failed since one succeeded.
+        error: errno of the newest.
+        rescale_seconds: How long saving the state and reading it again takes at a rescale; 0: not known.
+    """
 
     tried: int = 0
     failures: int = 0
     error: int = 0
+    rescale_seconds: float = 0.0
 
-    def after(self, error: BaseException | None) -> SavesNoted:
+    def after(self, error: BaseException | None, rescale_seconds: float) -> SavesNoted:
         """What is noted after another save; error: why it failed, None: it succeeded."""
         if error is None:
-            return SavesNoted(self.tried + 1)
+            return SavesNoted(self.tried + 1, rescale_seconds=min(max(0.0, rescale_seconds), MAX_RESCALE_SECONDS))
         number = error.errno if isinstance(error, OSError) else None
-        return SavesNoted(self.tried + 1, self.failures + 1, number or 0)
+        return self._replace(tried=self.tried + 1, failures=self.failures + 1, error=number or 0)
 
 
 class Client:
@@ -385,15 +395,17 @@ class Client:
             words[FEED_RECEIVED], words[FEED_PREPARED] = received, prepared
             words[FEED_NANOSECONDS], words[FEED_PROCESSES] = cpu_nanoseconds, processes
 
-    def note_save(self, error: BaseException | None = None) -> None:
+    def note_save(self, error: BaseException | None = None, *, rescale_seconds: float = 0.0) -> None:
         """Say how a save of a checkpoint went. No more than writes to memory; safe in any thread.
 
         While saves fail the job keeps its scale, since a change of it would lose what is not saved.
 
         Args:
             error: Why it failed; None: it succeeded.
+            rescale_seconds: How long saving the state and reading it again takes in seconds, where a rescale goes that
+                way. No rescale is expected to be shorter, before the first has been measured. 0: not known.
         """
-        self._saves = self._saves.after(error)
+        self._saves = self._saves.after(error, rescale_seconds)
         self._show_saves()
 
     def _note_save_phase(self, error: BaseException | None) -> None:
@@ -413,6 +425,7 @@ class Client:
         if ring is not None and not self._forked:
             words = ring.words
             words[SAVES], words[SAVE_FAILURES], words[SAVE_ERROR] = noted.tried, noted.failures, noted.error
+            words[CHECKPOINT_NANOSECONDS] = round(noted.rescale_seconds * 1e9)
 
     def phase(self, name: str) -> DeclaredPhase:
         """A phase in which no batches are trained: `with phase("evaluate"):`.

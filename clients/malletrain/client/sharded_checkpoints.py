@@ -58,6 +58,7 @@ class ShardedCheckpoints:
         seconds_left: Callable[[], float | None] = lambda: None,
         memory: Callable[[], int | None] = available_memory,
         room: DiskRoom | None = None,
+        rescales_by_disk: Callable[[int], bool] = lambda _size: False,
     ) -> None:
         """Nothing is written before the first `save`.
 
@@ -69,6 +70,8 @@ class ShardedCheckpoints:
             seconds_left: Returns how long this process has at most until it ends; None: as long as it takes.
             memory: Returns the bytes of this node's memory that are available; None: not known.
             room: The free space where the checkpoints are; None: that of the file system.
+            rescales_by_disk: Returns whether a worker's part of so many bytes is saved and read again at a change of
+                scale.
         """
         self._folder = folder
         self._interval = interval_seconds
@@ -79,6 +82,8 @@ class ShardedCheckpoints:
         self._warnings = WarnOnce()
         self._room = room or DiskRoom(self._warnings)
         self._rate = SaveRate()
+        self._rescales_by_disk = rescales_by_disk
+        self._part_bytes = 0
         self._group: dist.ProcessGroup | None = None
         self._writing: _Writing | None = None
         self._saved = self._loaded = -1
@@ -201,7 +206,8 @@ class ShardedCheckpoints:
             self._plain_error = self._save_plain(path, plain)
         # Also after an error: the other workers write their parts together with this one.
         found = shards()
-        direct = last or not self._may_copy(tensor_bytes(found, own=True))
+        self._part_bytes = tensor_bytes(found, own=True)
+        direct = last or not self._may_copy(self._part_bytes)
         self._writing = _Writing(samples, path, plain is not None, began, self._clock)
         self._writing.follow((self._write_now if direct else self._start)(path, found, planner))
         self._saved_at = self._clock()
@@ -242,7 +248,8 @@ class ShardedCheckpoints:
         except Exception as error:  # noqa: BLE001 - a disk may be full, another worker lost
             self._note_failure(writing.samples, error)
             return
-        note_save()
+        by_disk = self._rescales_by_disk(self._part_bytes)
+        note_save(rescale_seconds=seconds + self.load_seconds if by_disk else 0.0)
         self._warnings.forget(self._failed)
         self._saved = writing.samples
         if writing.by_coordinator:

@@ -34,6 +34,7 @@ from malletrain.client.monitor_stream import (
     read_job_token,
 )
 from malletrain.client.ring import (
+    CHECKPOINT_NANOSECONDS,
     CLOSED,
     DROPPED,
     FEED_NANOSECONDS,
@@ -291,11 +292,12 @@ def save_report(ring: Ring) -> monitor_pb2.SaveReport | None:
     words = ring.words
     if words[SAVES] <= 0:
         return None
+    seconds = max(0, words[CHECKPOINT_NANOSECONDS]) / 1e9
     if words[SAVE_FAILURES] <= 0:
-        return monitor_pb2.SaveReport()
+        return monitor_pb2.SaveReport(rescale_seconds=seconds)
     error = words[SAVE_ERROR]
     reason = os.strerror(error) if 0 < error < _MAX_ERRORS else "see its log"
-    return monitor_pb2.SaveReport(failures=words[SAVE_FAILURES], reason=reason)
+    return monitor_pb2.SaveReport(failures=words[SAVE_FAILURES], reason=reason, rescale_seconds=seconds)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -109,6 +109,7 @@ class Training(Replica):
                 checkpoint_seconds,
                 retention=CheckpointRetention(checkpoints_kept, max_checkpoint_bytes),
                 seconds_left=seconds_to_leave,
+                rescales_by_disk=self._rescales_by_disk,
             ),
             SavingMarker(job.directory if job else None),
             commit_seconds,
@@ -123,6 +124,11 @@ class Training(Replica):
         if grad_scaler is not None:
             self.register("grad_scaler", grad_scaler)
         install_signal_handler()
+
+    def _rescales_by_disk(self, size: int) -> bool:
+        """Whether this worker's state, of a size in bytes, is saved and read again at a change of scale."""
+        del size
+        return False
 
     def _make_sampler(self, size: int, batch_per_worker: int, constant_batch: int | None, seed: int) -> WorkerSampler:
         return WorkerSampler(EpochOrder(size, seed, self._permute), batch_per_worker, constant_batch)

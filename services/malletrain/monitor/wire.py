@@ -38,6 +38,7 @@ _MAX_RECORDS = 16_384
 
 _MAX_WORKER_TIMES = 4096
 _MAX_STEP_SECONDS = 1e6
+_MAX_RESCALE_SECONDS = 1e6
 _TOLD_SLOW_WORKERS = 16
 MAX_WORKERS = 2**24
 """Largest number of worker processes that is accepted."""
@@ -134,7 +135,9 @@ def _parse_phase(phase: monitor_pb2.PhaseReport) -> PhaseSeen:
 def _parse_saves(saves: monitor_pb2.SaveReport) -> SaveState:
     _check_range("saves.failures", saves.failures, 0, MAX_SAMPLES)
     _check_text("saves.reason", saves.reason, least=0)
-    return SaveState(saves.failures, saves.reason if saves.failures else "")
+    if not 0 <= saves.rescale_seconds <= _MAX_RESCALE_SECONDS:
+        raise InvalidInputError("saves.rescale_seconds", f"0 to {_MAX_RESCALE_SECONDS:.0f}", saves.rescale_seconds)
+    return SaveState(saves.failures, saves.reason if saves.failures else "", saves.rescale_seconds)
 
 
 def _check_text(field: str, text: str, least: int) -> None:

@@ -26,6 +26,7 @@ _SOURCES = {
     CurveSource.MEASURED: profiler_pb2.CURVE_SOURCE_MEASURED,
     CurveSource.EXTRAPOLATED: profiler_pb2.CURVE_SOURCE_EXTRAPOLATED,
     CurveSource.FAMILY: profiler_pb2.CURVE_SOURCE_FAMILY,
+    CurveSource.CHECKPOINT: profiler_pb2.CURVE_SOURCE_CHECKPOINT,
 }
 
 
@@ -103,6 +104,7 @@ def measurements_of(record: monitor_pb2.ScalingRecord, before: JobMeasurements) 
         points=tuple(points),
         scale_up_seconds=record.scale_up_seconds if record.HasField("scale_up_seconds") else None,
         scale_down_seconds=record.scale_down_seconds if record.HasField("scale_down_seconds") else None,
+        checkpoint_seconds=record.checkpoint_seconds,
         rescales=before.rescales if before.rescales == rescales else rescales,
     )
 

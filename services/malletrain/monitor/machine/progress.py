@@ -118,10 +118,12 @@ class SaveState:
     Attributes:
         failures: Saves that have failed since the last one that succeeded; 0: the newest one succeeded.
         reason: Why the newest one failed; empty where it succeeded.
+        rescale_seconds: How long saving the state and reading it again takes; 0: not known, or rescales do neither.
     """
 
     failures: int = 0
     reason: str = ""
+    rescale_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ class JobScaling:
         scale_up_seconds: Median stall of the newest growths in seconds; None before the first.
         scale_down_seconds: Median stall of the newest shrinks in seconds; None before the first.
         rescales: The newest rescales, oldest first.
+        checkpoint_seconds: What saving the state and reading it again takes at a rescale; 0: not known, or it does not.
     """
 
     job_id: str
@@ -76,6 +77,7 @@ class JobScaling:
     scale_up_seconds: float | None
     scale_down_seconds: float | None
     rescales: tuple[MeasuredRescale, ...]
+    checkpoint_seconds: float = 0.0
 
 
 @dataclass(init=False)
@@ -291,6 +293,7 @@ class JobTracker:
             scale_up_seconds=stalls.scale_up_seconds(),
             scale_down_seconds=stalls.scale_down_seconds(),
             rescales=stalls.rescales(),
+            checkpoint_seconds=0.0 if self._saves is None else self._saves.rescale_seconds,
         )
 
     def drop_reasons(self) -> None:

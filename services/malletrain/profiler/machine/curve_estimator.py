@@ -29,16 +29,29 @@ digits of the rates decide between plans, and hundreds of jobs lose their nodes 
 
 
 def rescale_cost(
-    measured: float | None, declared: float | None, default: float, family: float | None = None
+    measured: float | None,
+    declared: float | None,
+    default: float,
+    family: float | None = None,
+    checkpoint: float = 0.0,
 ) -> RescaleCost:
-    """The best known stall in seconds: measured, else of the family, else declared, else the default."""
+    """The best known stall in seconds: measured, else of the family, else declared, else the default.
+
+    Args:
+        measured: What rescales of the job have taken; None: there was none.
+        declared: What its user expects; None: nothing.
+        default: What is assumed where nothing is known.
+        family: What rescales of others of its family have taken; None: there was none.
+        checkpoint: What saving its state and reading it again takes: nobody's expectation is below it. 0: not known.
+    """
     if measured is not None:
         return RescaleCost(max(MIN_STALL_SECONDS, measured), CurveSource.MEASURED)
     if family is not None:
         return RescaleCost(max(MIN_STALL_SECONDS, family), CurveSource.FAMILY)
-    if declared is not None:
-        return RescaleCost(declared, CurveSource.DECLARED)
-    return RescaleCost(default, CurveSource.PRIOR)
+    expected = (
+        RescaleCost(declared, CurveSource.DECLARED) if declared is not None else RescaleCost(default, CurveSource.PRIOR)
+    )
+    return RescaleCost(checkpoint, CurveSource.CHECKPOINT) if checkpoint > expected.seconds else expected
 
 
 def median_growth_stall(rescales: Sequence[RescaleStall]) -> float | None:
@@ -113,12 +126,14 @@ class JobMeasurements:
         scale_up_seconds: Median stall of its growths; None before the first.
         scale_down_seconds: Median stall of its shrinks; None before the first.
         rescales: Its single rescales, oldest first.
+        checkpoint_seconds: What saving its state and reading it again takes at a rescale; 0: not known, or it does not.
     """
 
     points: tuple[CurvePoint, ...] = ()
     scale_up_seconds: float | None = None
     scale_down_seconds: float | None = None
     rescales: tuple[RescaleStall, ...] = ()
+    checkpoint_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,13 +353,18 @@ class CurveEstimator:
         members = self.families.others(job_id, declared.family)
         shared = [rescale for member in members for rescale in member.rescales]
         up = rescale_cost(
-            measured.scale_up_seconds, declared.scale_up_seconds, options.scale_up_seconds, median_growth_stall(shared)
+            measured.scale_up_seconds,
+            declared.scale_up_seconds,
+            options.scale_up_seconds,
+            median_growth_stall(shared),
+            measured.checkpoint_seconds,
         )
         down = rescale_cost(
             measured.scale_down_seconds,
             declared.scale_down_seconds,
             options.scale_down_seconds,
             median_shrink_stall(shared),
+            measured.checkpoint_seconds,
         )
         stalls = stalls_by_pair((*shared, *measured.rescales), up, down, options.pair_stall_weight)
         family = "" if job_id in self.families.left else declared.family
@@ -372,6 +392,8 @@ def has_moved(before: JobMeasurements, after: JobMeasurements, least_change: flo
     ):
         return True
     step = least_change / 16
+    if abs(after.checkpoint_seconds - before.checkpoint_seconds) > step * after.checkpoint_seconds:
+        return True
     return any(
         abs(new.rate - old.rate) > step * max(old.rate, new.rate) or abs(new.relative_error - old.relative_error) > step
         for old, new in zip(before.points, after.points, strict=True)

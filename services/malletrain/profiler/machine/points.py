@@ -29,6 +29,7 @@ class CurveSource(Enum):
     MEASURED = 3
     EXTRAPOLATED = 4
     FAMILY = 5
+    CHECKPOINT = 6
 
 
 @dataclass(frozen=True, slots=True)
