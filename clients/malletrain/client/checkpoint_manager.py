@@ -338,7 +338,8 @@ class BackgroundSaver:
 
         Args:
             clock: Monotonic clock in seconds.
-            note_saved: Called with the bytes of a state that has been written, and how long that took in seconds.
+            note_saved: Called with the bytes of a state that has been written, and how long that takes in seconds, as
+                the last saves did.
         """
         self._checkpoints = checkpoints
         self._warnings = warnings
@@ -441,8 +442,8 @@ class BackgroundSaver:
             self._unfinished = None
             snapshot.release()
         now = self._clock()
-        self._note_saved(snapshot.size, now - started)
         self.rate.note(size, now - started)
+        self._note_saved(snapshot.size, self.rate.expected_seconds(size) or 0.0)
         self._overhead = max(0, size - snapshot.size)
         self._warnings.forget(self._failed)
         self.written = self.written.after(snapshot, size, started, now)

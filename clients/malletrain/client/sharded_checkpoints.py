@@ -248,12 +248,13 @@ class ShardedCheckpoints:
         except Exception as error:  # noqa: BLE001 - a disk may be full, another worker lost
             self._note_failure(writing.samples, error)
             return
-        by_disk = self._rescales_by_disk(self._part_bytes)
-        note_save(rescale_seconds=seconds + self.load_seconds if by_disk else 0.0)
-        self._warnings.forget(self._failed)
-        self._saved = writing.samples
         if writing.by_coordinator:
             self._note_written(writing.path, seconds)
+        by_disk = self._rescales_by_disk(self._part_bytes)
+        expected = (self._rate.expected_seconds(self._size) or 0.0) + self.load_seconds
+        note_save(rescale_seconds=expected if by_disk else 0.0)
+        self._warnings.forget(self._failed)
+        self._saved = writing.samples
 
     def _note_failure(self, samples: int, error: Exception) -> None:
         self._failed = f"shards {type(error).__name__}"
