@@ -102,7 +102,7 @@ class Past:
         if found.best == settings[asked.in_force]:
             return TuningAnswer()
         best = ForwardChoice(found.best.forward_policy, found.best.forward_seconds)
-        judged = found.judged
+        judged = found.counting_gain
         return TuningAnswer(ReplayedGain(best, judged.mean, judged.half_width, len(spans) * _PART_HOURS))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from malletrain.cli.shared.layout import Column, fit, folded, joined, lines_of, shorten, tab_separated
+from malletrain.cli.shared.layout import Column, fit, folded, join_cells, lines_of, shorten, tab_separated
 
 COLUMNS = (Column("job"), Column("name", rank=1, cut=True), Column("state"), Column("reason", rank=2, cut=True))
 ROWS = [
@@ -21,7 +21,7 @@ TEXTS = st.text(alphabet=string.ascii_letters + " 漢é-\n", max_size=40)
 
 def lines(width: int) -> list[str]:
     layout = fit(COLUMNS, ROWS, width)
-    return [joined(line) for row in ROWS for line in lines_of(COLUMNS, row, layout)]
+    return [join_cells(line) for row in ROWS for line in lines_of(COLUMNS, row, layout)]
 
 
 def test_a_wide_terminal_shows_everything() -> None:
@@ -50,7 +50,7 @@ def test_lines_fit_wherever_that_is_possible(rows: list[tuple[str, str, str]], w
     least = max(cell_len(line) for row in rows for line in row[0].split("\n"))
     for row in rows:
         for line in lines_of(columns, row, layout):
-            assert cell_len(joined(line)) <= max(width, least, 1)
+            assert cell_len(join_cells(line)) <= max(width, least, 1)
 
 
 @given(TEXTS, st.integers(2, 30))
@@ -68,7 +68,10 @@ def test_texts_fold_between_words_and_long_words_anywhere() -> None:
 def test_numbers_end_at_one_place() -> None:
     columns, rows = (Column("job"), Column("samples", right=True)), [("a", "7"), ("b", "1,024")]
     layout = fit(columns, rows, 80)
-    assert [joined(line) for row in rows for line in lines_of(columns, row, layout)] == ["a          7", "b      1,024"]
+    assert [join_cells(line) for row in rows for line in lines_of(columns, row, layout)] == [
+        "a          7",
+        "b      1,024",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from malletrain.client.checkpoint_retention import CheckpointRetention, SaveRate
     ],
 )
 def test_the_newest_are_kept_by_number_and_size(retention: CheckpointRetention, sizes: list[int], kept: int) -> None:
-    assert retention.kept(sizes) == kept
+    assert retention.count_kept(sizes) == kept
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "2", None])

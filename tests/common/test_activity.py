@@ -147,10 +147,10 @@ def test_a_job_is_idle_where_all_its_places_are() -> None:
 
 def test_a_report_says_only_what_is_new() -> None:
     report = IdleReport(after=10.0)
-    assert report.seen(Idleness(100.0, Wait.LOCKED), 105.0) is report
-    told = report.seen(Idleness(100.0, Wait.LOCKED), 112.0)
+    assert report.after_look(Idleness(100.0, Wait.LOCKED), 105.0) is report
+    told = report.after_look(Idleness(100.0, Wait.LOCKED), 112.0)
     assert (told.seconds, told.deadlocked) == (12.0, True)
-    assert told.seen(Idleness(100.0, Wait.LOCKED), 150.0) is told
-    other = told.seen(Idleness(100.0, Wait.ASLEEP), 150.0)
+    assert told.after_look(Idleness(100.0, Wait.LOCKED), 150.0) is told
+    other = told.after_look(Idleness(100.0, Wait.ASLEEP), 150.0)
     assert (other.seconds, other.deadlocked) == (50.0, False)
-    assert other.seen(None, 151.0) == report
+    assert other.after_look(None, 151.0) == report

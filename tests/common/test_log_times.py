@@ -116,7 +116,7 @@ def test_thinning_is_only_ever_late() -> None:
     """An entry says by when all up to its size was written: fewer entries say a later time, never an earlier one."""
     known = LogTimes()
     for number in range(1, 200):
-        known = known.seen(10 * number, 1000 * number)
+        known = known.after_look(10 * number, 1000 * number)
     for fewer in (known.thinned(), known.thinned().thinned(), known.reduced(7)):
         assert fewer.size == known.size
         assert all(fewer.ms_at(position) >= known.ms_at(position) for position in range(1, known.size + 1))

@@ -37,7 +37,7 @@ class Logs:
         ms = BEGIN + int(1000 * second)
         os.utime(path, ns=(ms * 1_000_000, ms * 1_000_000))
         if known:
-            times = self._times.get(node, LogTimes()).seen(path.stat().st_size, ms)
+            times = self._times.get(node, LogTimes()).after_look(path.stat().st_size, ms)
             self._times[node] = times
             log_times_path(path).write_text(times.text())
 

@@ -13,7 +13,7 @@ from malletrain.cli.operate.doctor_checks import judge_slow_nodes
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry, _speed_of
 from malletrain.scavenger.machine.node_speeds import NodeSpeed, NodeSpeeds, read_speeds
-from malletrain.scavenger.machine.slow_nodes import CalledSlow, judged
+from malletrain.scavenger.machine.slow_nodes import CalledSlow, judge
 from malletrain.scavenger.slow_node_watch import SlowNodeWatch
 from malletrain.scavenger.sources.schedulers.settings import NodeCheckSettings
 from malletrain.v1 import agent_pb2, scavenger_pb2
@@ -83,7 +83,7 @@ def test_an_agent_that_connects_again_tells_nothing_new_and_a_restart_forgets_no
 
 def test_our_own_measure_counts_by_itself() -> None:
     slow = measured(NodeSpeeds(), pool("a", "b", "c") | {"z": NodeSpeed(0.002, 0.004)}).slow(lambda _: "")
-    (node,) = judged([CalledSlow("z", 0.4, 1, "j1")], slow)
+    (node,) = judge([CalledSlow("z", 0.4, 1, "j1")], slow)
     assert node.counts
     assert node.reason.startswith("its core takes 100% longer than its pool's; its workers take 40% longer")
 

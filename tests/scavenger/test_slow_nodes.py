@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from malletrain.scavenger.machine.slow_nodes import CalledSlow, NodeSlowness, judged
+from malletrain.scavenger.machine.slow_nodes import CalledSlow, NodeSlowness, judge
 from malletrain.scavenger.slow_node_watch import SlowNodeWatch
 
 CALLED = CalledSlow("n2", 0.4, 1, "j7")
 
 
 def test_a_node_counts_as_slow_by_the_word_of_two_owners() -> None:
-    (node,) = judged([CALLED])
+    (node,) = judge([CALLED])
     assert (node.name, node.counts) == ("n2", False)
     assert node.reason == "its workers take 40% longer than the others of their jobs, by jobs of 1 owner (j7)"
-    several = judged([CALLED, CalledSlow("n1", 0.3, 2, "j8")])
+    several = judge([CALLED, CalledSlow("n1", 0.3, 2, "j8")])
     assert [(node.name, node.counts) for node in several] == [("n1", True), ("n2", False)]
 
 

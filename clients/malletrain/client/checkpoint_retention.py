@@ -36,7 +36,7 @@ class CheckpointRetention:
                 f"max_checkpoint_bytes: expected a whole number of bytes, at least 1, or None, got {self.max_bytes!r}"
             )
 
-    def kept(self, sizes: Iterable[int]) -> int:
+    def count_kept(self, sizes: Iterable[int]) -> int:
         """How many of the newest checkpoints are kept.
 
         Args:

@@ -95,7 +95,7 @@ class Checkpoints:
             unfinished.discard()
         sync_directory(self._folder)
         found = self.newest_first()
-        for old in found[self._retention.kept(size_of(path) for path in found) :]:
+        for old in found[self._retention.count_kept(size_of(path) for path in found) :]:
             old.unlink(missing_ok=True)
         self._clean_up()
         self._room.look(self._folder, size)

@@ -226,7 +226,7 @@ class NeighbourCopies:
         assert ring is not None
         folder = parts_folder(self._folder, held.samples)
         folder.mkdir(parents=True, exist_ok=True)
-        _shown(folder, ring, held.own.rank).touch()
+        _writes_file(folder, ring, held.own.rank).touch()
         write_part(folder, ring.token, held.own)
         if held.other is not None and not self._is_written(folder, ring, held.other):
             write_part(folder, ring.token, held.other)
@@ -239,14 +239,14 @@ class NeighbourCopies:
             return path.exists()
         began = self._clock()
         while not path.exists():
-            limit = _OTHERS_SECONDS if _shown(folder, ring, part.rank).exists() else _SHOWN_SECONDS
+            limit = _OTHERS_SECONDS if _writes_file(folder, ring, part.rank).exists() else _SHOWN_SECONDS
             if self._clock() - began >= limit:
                 return False
             time.sleep(_POLL_SECONDS)
         return True
 
 
-def _shown(folder: Path, ring: _Ring, rank: int) -> Path:
+def _writes_file(folder: Path, ring: _Ring, rank: int) -> Path:
     return folder / f"{ring.token}-{rank}.writes"
 
 

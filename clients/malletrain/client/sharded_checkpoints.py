@@ -274,7 +274,7 @@ class ShardedCheckpoints:
         complete = self._complete()
         if not complete:
             return
-        kept = {*complete[: self._retention.kept(size_of(path) for path in complete)]}
+        kept = {*complete[: self._retention.count_kept(size_of(path) for path in complete)]}
         for path in self._folders():
             if path not in kept and _samples_of(path) < _samples_of(complete[0]):
                 shutil.rmtree(path, ignore_errors=True)

@@ -335,7 +335,7 @@ class SupervisorSession:
     def _report_idleness(self) -> None:
         """Report whether the processes of the workers do nothing, if that has changed."""
         now = time.monotonic()
-        self._idle_report = self._idle_report.seen(self._watch.look(self.worker_pids, now), now)
+        self._idle_report = self._idle_report.after_look(self._watch.look(self.worker_pids, now), now)
         report = self._idle_report
         change = pb.IdleChanged(idle_seconds=report.seconds, wait=pb.ProcessWait.ValueType(report.wait or 0))
         if change != self._reported_idle:

@@ -242,7 +242,7 @@ class IdleReport:
     seconds: float = 0.0
     wait: Wait | None = None
 
-    def seen(self, idle: Idleness | None, now: float) -> IdleReport:
+    def after_look(self, idle: Idleness | None, now: float) -> IdleReport:
         """The report after a look at the processes; the same one if it says what it said."""
         if idle is None or now - idle.since < self.after:
             return self if self.wait is None else IdleReport(self.after)

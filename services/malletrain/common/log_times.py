@@ -54,7 +54,7 @@ class LogTimes:
         """The last time, in milliseconds since the epoch; 0 if there is none."""
         return self.times[-1] if self.times else 0
 
-    def seen(self, size: int, now_ms: int) -> LogTimes:
+    def after_look(self, size: int, now_ms: int) -> LogTimes:
         """The times after one more look at the log.
 
         Args:
@@ -270,7 +270,7 @@ class LogTimesWriter:
             before = known.times
         else:
             before = LogTimes()  # the job has put another in its place
-        after = before.seen(status.st_size, int(self._now() * 1000))
+        after = before.after_look(status.st_size, int(self._now() * 1000))
         if after is before:
             same = known is not None and known.file == file
             return known if same else _Known(file, after), error, read

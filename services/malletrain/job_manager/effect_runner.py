@@ -170,14 +170,14 @@ class EffectRunner:
             return
         failures: Mapping[str, int] = {}
         async for seen in self._launcher.watch(job_id, incarnation):
-            before, known = self._noted(job_id), failures
+            before, known = self._note_trained(job_id), failures
             failures = dict(seen.failures)
             self._owner.apply(seen)
             self._adopting.discard(effect)
             new = [name for name, count in failures.items() if count > known.get(name, 0)]
             self._report(before, new)
         ended = await self._collect(job_id, incarnation)
-        before = self._noted(job_id)
+        before = self._note_trained(job_id)
         if ended.failure is not None and not failures:
             self._report(before, [ended.failure.node])
         progress = await self._peers.read_progress(job_id)
@@ -185,7 +185,7 @@ class EffectRunner:
             self._owner.note_progress([progress])
         self._owner.apply(ended)
 
-    def _noted(self, job_id: str) -> Job | None:
+    def _note_trained(self, job_id: str) -> Job | None:
         """A job as it is before something happens to it, after it was noted where it trains well."""
         if (job := self._jobs().get(job_id)) is not None:
             self._peers.note_trained(job)

@@ -154,9 +154,9 @@ def needs_of(needs: NodeNeeds) -> tuple[Need, ...]:
         words = f"GPUs of at least {size_in_words(needs.gpu_memory_mib)}"
         singles.append(Need(words, NodeNeeds(gpu_memory_mib=needs.gpu_memory_mib)))
     if needs.gpus:
-        singles.append(Need(f"at least {_counted(needs.gpus, 'GPU')}", NodeNeeds(gpus=needs.gpus)))
+        singles.append(Need(f"at least {_count_in_words(needs.gpus, 'GPU')}", NodeNeeds(gpus=needs.gpus)))
     if needs.cores:
-        singles.append(Need(f"at least {_counted(needs.cores, 'core')}", NodeNeeds(cores=needs.cores)))
+        singles.append(Need(f"at least {_count_in_words(needs.cores, 'core')}", NodeNeeds(cores=needs.cores)))
     if needs.memory_mib:
         words = f"at least {size_in_words(needs.memory_mib)} of memory"
         singles.append(Need(words, NodeNeeds(memory_mib=needs.memory_mib)))
@@ -287,7 +287,7 @@ def _is_unknown(needs: NodeNeeds, traits: NodeTraits) -> bool:
     )
 
 
-def _counted(number: int, thing: str) -> str:
+def _count_in_words(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 

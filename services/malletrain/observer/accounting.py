@@ -75,7 +75,7 @@ def with_present_uses(history: History) -> History:
     if changed:
         fragments = tuple(changed.get(place, fragment) for place, fragment in enumerate(fragments))
     with_fragments = replace(history, fragments=fragments + tuple(added), open=open_, unit_nodes=_unit_nodes(history))
-    return replace(with_fragments, counts=_counted(with_fragments))
+    return replace(with_fragments, counts=_count_uses(with_fragments))
 
 
 def _unit_nodes(history: History) -> dict[str, float]:
@@ -94,7 +94,7 @@ def gpus_of(history: History, job: JobFact, node: str) -> int:
     return job.fleet_gpus or max(1, known.gpu_count if known is not None else 1)
 
 
-def _counted(history: History) -> tuple[float, ...]:
+def _count_uses(history: History) -> tuple[float, ...]:
     """Idle nodes by use, in the order of `USES`."""
     nodes = history.nodes or {}
     shares: dict[str, dict[str, tuple[int, float]]] = {}  # of each node: use and share of what jobs have there, by name

@@ -78,7 +78,7 @@ def with_past(history: History, past: Past) -> History:
                 charge(minutes, earlier, history.unit_nodes.get(stall.job_id, 1.0))
     for minute in history.minutes:
         minutes[minute.start] = _sum(minutes[minute.start], minute) if minute.start in minutes else minute
-    before, heard = _joined(recent, history)
+    before, heard = _join(recent, history)
     return replace(
         history,
         fragments=(*before, *heard),
@@ -88,7 +88,7 @@ def with_past(history: History, past: Past) -> History:
     )
 
 
-def _joined(recent: Sequence[NodePeriod], history: History) -> tuple[list[NodePeriod], list[NodePeriod]]:
+def _join(recent: Sequence[NodePeriod], history: History) -> tuple[list[NodePeriod], list[NodePeriod]]:
     """Fragments before and since the services were heard; those that went on are one."""
     ending = {item.node: item for item in recent if item.end == history.began}
     heard, went_on = list(history.fragments), set[str]()

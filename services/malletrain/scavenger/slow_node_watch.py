@@ -11,7 +11,7 @@ import structlog
 
 from malletrain.runtime.kernel.peers import Peers
 from malletrain.scavenger.machine.node_speeds import NodeSpeed, NodeSpeeds
-from malletrain.scavenger.machine.slow_nodes import CalledSlow, NodeSlowness, judged
+from malletrain.scavenger.machine.slow_nodes import CalledSlow, NodeSlowness, judge
 from malletrain.v1 import monitor_pb2
 
 _ASK_SECONDS = 15.0
@@ -78,7 +78,7 @@ class SlowNodeWatch:
 
     def judge(self) -> None:
         """Judge what is known by now, and store measures that are new."""
-        self.take_slow_nodes(judged(self._called, self._speeds.slow(self._pool_of)))
+        self.take_slow_nodes(judge(self._called, self._speeds.slow(self._pool_of)))
         if self._unstored:
             self._unstored = False
             self._store(self._speeds.to_json())

@@ -40,7 +40,7 @@ def test_a_day_is_judged_with_settings_that_were_chosen_without_it(
 def test_one_day_tells_no_interval_and_is_judged_by_itself() -> None:
     found = compare(PRESENT, {PRESENT: [100.0], SHORT: [103.0], LONG: [90.0]})
     assert found.held_out is None
-    assert found.judged == Gain((pytest.approx(0.03),), pytest.approx(0.03), None)  # type: ignore[arg-type]
+    assert found.counting_gain == Gain((pytest.approx(0.03),), pytest.approx(0.03), None)  # type: ignore[arg-type]
     assert found.recommended == SHORT
 
 

@@ -180,16 +180,16 @@ async def _train(job: JobRun, began: float, workers: int | None, limits: Limits)
 async def _wait(job: JobRun, since: float, workers: int | None, limits: Limits, began: float) -> CheckPart:
     """Wait for the batches of a scale; None: of any."""
 
-    def seen(count: int) -> bool:
+    def has_seen(count: int) -> bool:
         steps = job.steps(since, workers)
         if not steps:
             return len(job.reports(since, workers)) >= count
         return all(sum(step.rank == rank for step in steps) >= count for rank in range(workers or 1))
 
-    end = await job.until(lambda: seen(1), limits.boot_seconds)
+    end = await job.until(lambda: has_seen(1), limits.boot_seconds)
     busy = end is End.SILENT and await _is_busy(job)
     if end is End.DONE:
-        end = await _until(job, lambda: seen(limits.batches), since, _STEADY_SECONDS)
+        end = await _until(job, lambda: has_seen(limits.batches), since, _STEADY_SECONDS)
         # The last reports are on their way.
         await job.until(lambda: len(job.reports(since, workers)) >= limits.batches, 2.0)
         # On a busy machine the sidecar may only just have started.

@@ -112,7 +112,7 @@ class HealthQuestions:
         """
         answer = None
         if self._call is not None and self._call.done():
-            answer, self._call = _judged(self._call), None
+            answer, self._call = _answer_of(self._call), None
             if not served and answer is not HealthAnswer.SERVING:
                 self.close()
         if self._call is None and now >= self._ask_at:
@@ -138,7 +138,7 @@ class HealthQuestions:
             self._channel = None
 
 
-def _judged(call: Any) -> HealthAnswer:
+def _answer_of(call: Any) -> HealthAnswer:
     error = call.exception()
     if error is None:
         serving = call.result().status == health_pb2.HealthCheckResponse.SERVING

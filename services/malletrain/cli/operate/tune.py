@@ -172,17 +172,17 @@ def _try(days: Sequence[TuningDay], settings: AllSettings) -> tuple[Trials, Tria
     )
     most = MAX_PLACES if manager.admission is AdmissionRule.WINDOW else 10**6
     grid = settings_grid(present, max(len(day.jobs) for day in days), most)
-    with _counted("T_fwd and places", len(grid) * len(days)) as replayed:
+    with _progress_of_replays("T_fwd and places", len(grid) * len(days)) as replayed:
         forward = try_settings(days, grid, lambda day, one: replay_day(day, one, options), replayed)
     chosen = coalescing_grid(forward.comparison.recommended)
-    with _counted("coalescing", len(chosen) * len(days)) as replayed:
+    with _progress_of_replays("coalescing", len(chosen) * len(days)) as replayed:
         return forward, try_settings(
             days, chosen, lambda day, one: replay_day_with_services(day, one, options), replayed
         )
 
 
 @contextmanager
-def _counted(name: str, replays: int) -> Iterator[Callable[[], None]]:
+def _progress_of_replays(name: str, replays: int) -> Iterator[Callable[[], None]]:
     """A bar that moves by one with every replay."""
     done = itertools.count(1)
     with progress_bar(name, replays, counts=True) as show:
@@ -251,7 +251,7 @@ def _node_hours(gain: Gain, trials: Trials) -> float:
 def _verdict(comparison: SettingsComparison) -> str:
     from malletrain.allocator.auto_tuning.machine import MIN_GAIN
 
-    judged = comparison.judged
+    judged = comparison.counting_gain
     if comparison.held_out is None:
         text = f"One day only: no interval, and the gain of {judged.mean:+.2%} is on the day that was tuned on."
     else:

@@ -182,7 +182,7 @@ def _cut(text: str, cells: int) -> str:
     return set_cell_size(text, cells)
 
 
-def joined(cells: Sequence[str]) -> str:
+def join_cells(cells: Sequence[str]) -> str:
     """The cells of a line side by side."""
     return (" " * _GAP).join(cells)
 

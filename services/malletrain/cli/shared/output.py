@@ -15,7 +15,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from malletrain.cli.shared.layout import Column, ListingCell, first_line, fit, joined, lines_of, tab_separated
+from malletrain.cli.shared.layout import Column, ListingCell, first_line, fit, join_cells, lines_of, tab_separated
 from malletrain.cli.shared.terminal import has_terminal, terminal_width, visible, write_styled
 from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import resources_pb2
@@ -155,13 +155,13 @@ def print_rows(
     layout = fit(columns, rows, terminal_width())
     if headers:
         for line in lines_of(columns, names, layout):
-            write_styled([(joined(line), "bold")])
+            write_styled([(join_cells(line), "bold")])
     for number, row in enumerate(rows):
         line_styles = [styles[number][index] if styles else "" for index in layout.shown]
         for line in lines_of(columns, row, layout):
             parts: list[tuple[str, str]] = []
             for cell, style in zip(line, line_styles, strict=True):
-                parts += [(joined(("", "")), ""), (cell, style)] if parts else [(cell, style)]
+                parts += [(join_cells(("", "")), ""), (cell, style)] if parts else [(cell, style)]
             write_styled(parts)
 
 

@@ -205,23 +205,23 @@ def _explain(transaction: Transaction, entry: QueueEntry, reason: str) -> None:
 
 
 def _too_large(entry: QueueEntry, quota: QuotaUse) -> str:
-    return f"asks for {_asked(entry)} of burst buffer, and only {burst_buffer_in_words(quota.granted_gb)} are granted"
+    granted = burst_buffer_in_words(quota.granted_gb)
+    return f"asks for {_buffer_of(entry)} of burst buffer, and only {granted} are granted"
 
 
 def _not_free(entry: QueueEntry, quota: QuotaUse) -> str:
     free, granted = burst_buffer_in_words(quota.free_gb), burst_buffer_in_words(quota.granted_gb)
-    return f"waits for {_asked(entry)} of burst buffer, {free} of {granted} are free"
+    return f"waits for {_buffer_of(entry)} of burst buffer, {free} of {granted} are free"
 
 
 def _behind(entry: QueueEntry, first: QueueEntry) -> str:
-    return (
-        f"waits for {_asked(entry)} of burst buffer behind {first.id}, which waits for {_asked(first)} of burst buffer"
-    )
+    own, before = _buffer_of(entry), _buffer_of(first)
+    return f"waits for {own} of burst buffer behind {first.id}, which waits for {before} of burst buffer"
 
 
 def _behind_others(entry: QueueEntry) -> str:
-    return f"waits for {_asked(entry)} of burst buffer behind others that asked before"
+    return f"waits for {_buffer_of(entry)} of burst buffer behind others that asked before"
 
 
-def _asked(entry: QueueEntry) -> str:
+def _buffer_of(entry: QueueEntry) -> str:
     return burst_buffer_in_words(entry.burst_buffer_gb)

@@ -164,7 +164,7 @@ class JobTable(Mapping[str, Job]):
             nodes = _replace_claims(self.held, before, after, "held")
             _replace_claims(self.wanted, before, after, "wanted")
             self._locate(before, after, job_id)
-        if nodes or _counted(before) != _counted(after):
+        if nodes or _share_terms(before) != _share_terms(after):
             self._count(before, after, nodes)
 
     def _mark(self, before: Job | None, after: Job | None, job_id: str) -> None:
@@ -199,8 +199,8 @@ class JobTable(Mapping[str, Job]):
                 tally,
                 jobs=tally.jobs + sign,
                 places=tally.places + self._changed_places(job, sign),
-                weights=_counted_in(tally.weights, job.spec.most_weight, sign),
-                shares=_counted_in(tally.shares, job.share_weight, sign),
+                weights=_add_to_counts(tally.weights, job.spec.most_weight, sign),
+                shares=_add_to_counts(tally.shares, job.share_weight, sign),
             )
             self.owners[job.owner] = tally
             if job.array_number is not None:
@@ -228,12 +228,12 @@ def _names(job: Job | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return ((), ()) if job is None else (job.held, job.wanted)
 
 
-def _counted(job: Job | None) -> tuple[str, float, float] | None:
+def _share_terms(job: Job | None) -> tuple[str, float, float] | None:
     """What of a job counts for its owner, besides nodes. The owner never changes."""
     return (job.owner, job.spec.most_weight, job.share_weight) if job is not None and job.admitted else None
 
 
-def _counted_in(counts: Mapping[float, int], value: float, sign: int) -> Mapping[float, int]:
+def _add_to_counts(counts: Mapping[float, int], value: float, sign: int) -> Mapping[float, int]:
     counted = {**counts, value: counts.get(value, 0) + sign}
     return {key: count for key, count in counted.items() if count}
 

@@ -61,7 +61,7 @@ class HistoryPoint:
     least: float
     most: float
 
-    def joined(self, later: HistoryPoint) -> HistoryPoint:
+    def join(self, later: HistoryPoint) -> HistoryPoint:
         """This point and the next one as one."""
         return replace(
             later,
@@ -96,7 +96,7 @@ class HistoryEnd:
         last = self.last
         point = _point_of(value, last.first + last.values)
         if last.values < self.stride and self.closed:
-            return replace(self, last=last.joined(point)), None
+            return replace(self, last=last.join(point)), None
         return HistoryEnd(self.stride, self.closed + 1, point), last
 
 
@@ -116,14 +116,14 @@ def thinned(closed: Sequence[HistoryPoint], end: HistoryEnd) -> tuple[list[Histo
     joined, last = joined_pairs(closed), end.last
     if len(closed) % 2 == 0 and len(closed) > 1:
         # The last one before the end has no neighbour: it goes on with the end.
-        last = joined.pop().joined(last)
+        last = joined.pop().join(last)
     return joined, HistoryEnd(2 * end.stride, len(joined), last)
 
 
 def joined_pairs(points: Sequence[HistoryPoint]) -> list[HistoryPoint]:
     """The first point as it is, then neighbours joined two by two; an odd one at the end remains."""
     rest = points[1:]
-    pairs = [earlier.joined(later) for earlier, later in zip(rest[::2], rest[1::2], strict=False)]
+    pairs = [earlier.join(later) for earlier, later in zip(rest[::2], rest[1::2], strict=False)]
     return [*points[:1], *pairs, *(rest[-1:] if len(rest) % 2 else ())]
 
 

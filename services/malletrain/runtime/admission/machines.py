@@ -55,11 +55,11 @@ class MachineCalls(grpc.aio.ServerInterceptor):
         inner, takes_stream = behaviour_of(handler), bool(handler.request_streaming)
 
         async def call(request: Any, context: Any) -> Any:
-            async with self._counted(context):
+            async with self._limit_calls(context):
                 return await inner(self._timely(request, context) if takes_stream else request, context)
 
         async def call_stream(request: Any, context: Any) -> AsyncIterator[Any]:
-            async with self._counted(context):
+            async with self._limit_calls(context):
                 timely = self._timely(request, context) if takes_stream else request
                 async for response in responses_of(inner, timely, context):
                     yield response
@@ -67,7 +67,7 @@ class MachineCalls(grpc.aio.ServerInterceptor):
         return with_behaviour(handler, call_stream if handler.response_streaming else call)
 
     @asynccontextmanager
-    async def _counted(self, context: Any) -> AsyncIterator[None]:
+    async def _limit_calls(self, context: Any) -> AsyncIterator[None]:
         name = self._peers.name(context.peer())
         if self._counts[name] >= self._max_calls and name not in self._exempt:
             await context.abort(

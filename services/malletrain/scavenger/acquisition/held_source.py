@@ -163,7 +163,7 @@ class HeldSource:
                 self._give_nodes_back()
                 self._offer_candidates()
                 if self._seen is not None:
-                    held = self._held(self._seen)
+                    held = self._with_agents(self._seen)
                     self._check(held)
                     yield held
         finally:
@@ -223,7 +223,7 @@ class HeldSource:
         soon = (node for node, start in self._seen.reserved.items() if start - now <= self._margin)
         return frozenset(excluded.union(self._seen.offline, soon))
 
-    def _held(self, seen: Observation) -> Observation:
+    def _with_agents(self, seen: Observation) -> Observation:
         """The nodes with agents. One that was just taken may not be in what the inner source has seen."""
         now = self._clock.time()
         present = self._registry.present

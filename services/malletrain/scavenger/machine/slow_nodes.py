@@ -39,7 +39,7 @@ class NodeSlowness(NamedTuple):
     reason: str
 
 
-def judged(called: Collection[CalledSlow], measured: Iterable[SlowByMeasure] = ()) -> tuple[NodeSlowness, ...]:
+def judge(called: Collection[CalledSlow], measured: Iterable[SlowByMeasure] = ()) -> tuple[NodeSlowness, ...]:
     """Which nodes are slow, by name.
 
     Args:

@@ -94,7 +94,7 @@ def gain_card(answers: Answers, rates: HourlyRates) -> Card:
         Tile(
             f"{rounded(gain.nodes.value)} {_plural(gain.nodes.value, 'node')}",
             "of your own, always there, would train as much",
-            _joined(f"{rounded(gain.idle_nodes)} idle on average", _interval(gain.nodes)),
+            _join(f"{rounded(gain.idle_nodes)} idle on average", _interval(gain.nodes)),
         ),
         *_worth(gain.yearly or gain.measured, answers, rates),
     ]
@@ -114,7 +114,7 @@ def _idle(answers: Answers) -> Tile:
     if gain.idle_share is None:
         return Tile(rounded(gain.idle_node_hours), "node-hours were idle", "how many nodes there are is not known")
     idle = f"{rounded(gain.idle_node_hours)} of {rounded(gain.node_hours)} node-hours"
-    return Tile(share(gain.idle_share.value), "of all node-hours were idle", _joined(idle, _shares(gain.idle_share)))
+    return Tile(share(gain.idle_share.value), "of all node-hours were idle", _join(idle, _shares(gain.idle_share)))
 
 
 def _efficiencies(answers: Answers) -> tuple[Bar, ...]:
@@ -237,7 +237,7 @@ def _shares(estimate: Estimate) -> str:
     return f"likely {share(estimate.low).removesuffix(' %')} to {share(estimate.high)}"
 
 
-def _joined(*parts: str) -> str:
+def _join(*parts: str) -> str:
     return "; ".join(part for part in parts if part and part != NONE)
 
 

@@ -40,11 +40,11 @@ _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 def as_markup(chart: Chart) -> Markup:
     """A chart for a page, drawn for wide and for narrow screens; the style sheet shows one of the two."""
-    wide, narrow = _drawn(chart, WIDE_INCHES), _drawn(chart, NARROW_INCHES)
+    wide, narrow = _draw(chart, WIDE_INCHES), _draw(chart, NARROW_INCHES)
     return Markup('<div class="wide">{}</div><div class="narrow">{}</div>').format(wide, narrow)
 
 
-def _drawn(chart: Chart, width: float) -> Markup:
+def _draw(chart: Chart, width: float) -> Markup:
     buffer = io.StringIO()
     salt = hashlib.sha256(f"{chart.title} {width}".encode()).hexdigest()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):

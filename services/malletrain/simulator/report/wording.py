@@ -51,11 +51,11 @@ def span(seconds: float) -> str:
     for size, unit in ((365.25 * DAY_S, "year"), (DAY_S, "day"), (HOUR_S, "hour"), (60.0, "minute")):
         most = 2 if unit == "year" else 2 if unit == "day" else 1
         if seconds >= most * size:
-            return _counted(seconds / size, unit)
-    return _counted(seconds, "second")
+            return _count_in_words(seconds / size, unit)
+    return _count_in_words(seconds, "second")
 
 
-def _counted(count: float, unit: str) -> str:
+def _count_in_words(count: float, unit: str) -> str:
     whole = abs(count - round(count)) < 0.05
     text = f"{count:,.0f}" if whole or count >= 100 else f"{count:,.1f}"
     return f"{text} {unit}" if text == "1" else f"{text} {unit}s"

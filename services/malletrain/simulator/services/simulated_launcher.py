@@ -53,7 +53,7 @@ class _Supervisor:
     confirmed: frozenset[str] = frozenset()
     occupied: set[str] = field(default_factory=set)
 
-    def seen(self) -> SupervisorSeen:
+    def observe(self) -> SupervisorSeen:
         return SupervisorSeen(
             self.job_id,
             self.incarnation,
@@ -112,7 +112,7 @@ class SimulatedLauncher:
         """
         supervisor = self._supervisors[job_id]
         supervisor.confirmed -= {node}
-        self._report(supervisor.seen())
+        self._report(supervisor.observe())
         self._confirm_at(self._queue.now + seconds, supervisor)
 
     def _carry_out(self, effect: Effect) -> None:
@@ -142,13 +142,13 @@ class SimulatedLauncher:
         supervisor = _Supervisor(job.id, job.incarnation, job.sequence, job.commanded, occupied=set(job.commanded))
         self._supervisors[job.id] = supervisor
         self._confirm_at(self._training.start(job.id, job.commanded), supervisor)
-        self._report(supervisor.seen())
+        self._report(supervisor.observe())
 
     def _set_hosts(self, supervisor: _Supervisor, effect: SetHosts) -> None:
         supervisor.sequence, supervisor.nodes = effect.sequence, effect.nodes
         supervisor.occupied.update(effect.nodes)
         self._confirm_at(self._training.rescale(effect.job_id, effect.nodes), supervisor)
-        self._report(supervisor.seen())
+        self._report(supervisor.observe())
 
     def _confirm_at(self, time: float, supervisor: _Supervisor) -> None:
         self._queue.at(time, partial(self._confirm, supervisor, supervisor.sequence))
@@ -159,7 +159,7 @@ class SimulatedLauncher:
         supervisor.confirmed_sequence = sequence
         supervisor.confirmed = frozenset(supervisor.nodes)
         supervisor.occupied = set(supervisor.nodes)
-        self._report(supervisor.seen())
+        self._report(supervisor.observe())
 
     def _end(
         self, supervisor: _Supervisor, outcome: Outcome, message: str = "", completion: Completion | None = None

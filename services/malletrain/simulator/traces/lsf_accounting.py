@@ -99,7 +99,7 @@ def host_names(hosts: Iterable[str]) -> tuple[str, ...] | None:
 def _jobs(lines: Iterable[Line]) -> Iterator[_Job | Line]:
     """Jobs with their events, and other lines."""
     job: _Job | None = None
-    for line, text in _joined(lines):
+    for line, text in _join_continued(lines):
         if match := _JOB.match(text):
             if job is not None:
                 yield job
@@ -117,7 +117,7 @@ def _jobs(lines: Iterable[Line]) -> Iterator[_Job | Line]:
         yield job
 
 
-def _joined(lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:
+def _join_continued(lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:
     """Lines with those that continue them."""
     begin: Line | None = None
     parts: list[str] = []

@@ -130,7 +130,7 @@ class _OpenRun:
     requeued_s: float | None = None
     has_given_back: bool = False
 
-    def gone(self, time_s: float, why: str) -> None:
+    def note_end(self, time_s: float, why: str) -> None:
         """The run had ended by this time; what is first counts."""
         if self.gone_s is None or time_s < self.gone_s:
             self.gone_s, self.why = max(time_s, self.from_s), why
@@ -232,11 +232,11 @@ class _PbsReader:
                 case "S":
                     yield from self._started(record)
                 case "s" | "c":
-                    yield from self._kept(record)
+                    yield from self._shrink(record)
                 case "E" | "R":
                     yield from self._ended(record)
                 case "A" | "D":
-                    self._gone(record)
+                    self._note_gone(record)
                     yield OtherRow("records of deleted and aborted jobs")
                 case "Q" | "C":
                     if (run := self.open_runs.get(record.job)) and run.requeued_s is None:
@@ -251,7 +251,7 @@ class _PbsReader:
         """The runs that have not ended, and what the log records."""
         for run in self.open_runs.values():
             if run.limit_s is not None and run.limit_s < self.last_s:
-                run.gone(run.limit_s, BEYOND_LIMIT)
+                run.note_end(run.limit_s, BEYOND_LIMIT)
             yield run.run(run.gone_s, assumed=run.why)
         # In a log of ends only, jobs that still ran at its end are missing.
         if self.first_s is not None and self.starts >= self.ends:
@@ -277,11 +277,11 @@ class _PbsReader:
         for slot in slots:
             holder = self.holders.get(slot)
             if holder is not None and holder != record.job and holder in self.open_runs:
-                self.open_runs[holder].gone(start_s, REPLACED)
+                self.open_runs[holder].note_end(start_s, REPLACED)
             self.holders[slot] = record.job
         self.open_runs[record.job] = _OpenRun(record.line, nodes, start_s, start_s, slots, limit_s)
 
-    def _kept(self, record: _Record) -> Iterator[Row]:
+    def _shrink(self, record: _Record) -> Iterator[Row]:
         """A job has given back some of its nodes, and keeps those that are named."""
         nodes, slots = _places(record)
         now_s = self.clock.seconds(record.local_s)
@@ -342,13 +342,13 @@ class _PbsReader:
         # That is how Torque writes reruns, and PBS did before 2016.
         return now_s, "" if record.kind == "R" else END_OF_RECORD
 
-    def _gone(self, record: _Record) -> None:
+    def _note_gone(self, record: _Record) -> None:
         run = self.open_runs.get(record.job)
         now_s = self.clock.seconds(record.local_s)
         if now_s is not None:
             self.last_s = max(self.last_s, now_s)
             if run is not None:
-                run.gone(now_s, ABORTED if record.kind == "A" else DELETED)
+                run.note_end(now_s, ABORTED if record.kind == "A" else DELETED)
 
     def _happened(self, record: _Record, time_s: float) -> None:
         self.clock.learn(record.local_s, time_s)

@@ -105,13 +105,16 @@ def _with(present: TunedSettings, choice: ForwardChoice) -> TunedSettings:
 def _gain(judged: SettingsComparison, hours: float) -> ReplayedGain:
     best = judged.best
     return ReplayedGain(
-        ForwardChoice(best.forward_policy, best.forward_seconds), judged.judged.mean, judged.judged.half_width, hours
+        ForwardChoice(best.forward_policy, best.forward_seconds),
+        judged.counting_gain.mean,
+        judged.counting_gain.half_width,
+        hours,
     )
 
 
 def _advice(judged: SettingsComparison) -> tuple[str, ...]:
     """What the Allocator cannot change: how many jobs train at once."""
-    gain = judged.judged
+    gain = judged.counting_gain
     if judged.best == judged.present or gain.mean < MIN_GAIN or gain.may_be_none:
         return ()
     width = "" if gain.half_width is None else f" ± {gain.half_width:.1%}"

@@ -150,14 +150,14 @@ class SettingsComparison:
     held_out: Gain | None
 
     @property
-    def judged(self) -> Gain:
+    def counting_gain(self) -> Gain:
         """The gain that counts: on held-out days; with one day only, on the day that the settings were chosen on."""
         return self.gains[self.best] if self.held_out is None else self.held_out
 
     @property
     def recommended(self) -> TunedSettings:
         """The best settings if they gain enough, else the present ones."""
-        return self.best if self.judged.mean >= MIN_GAIN else self.present
+        return self.best if self.counting_gain.mean >= MIN_GAIN else self.present
 
 
 def compare(present: TunedSettings, samples: Mapping[TunedSettings, Sequence[float]]) -> SettingsComparison:

@@ -277,7 +277,7 @@ class ElasticGroup:
             return
         basis = self.membership.hosts, tuple(self.membership.commanded.items())
         booted = self.membership.target_of(waiting, now)
-        self._promise = self._promise.seen(basis, booted, now)
+        self._promise = self._promise.after_look(basis, booted, now)
         self.membership = self.membership.cooled(self.trainers.prepare(self._backend.places(self._promise.hosts)))
 
     def _places_hold(self, now: float) -> bool:
@@ -327,7 +327,9 @@ class ElasticGroup:
         stopped = {worker.slot for worker in self.trainers if worker.is_stopped()}
         idle = self.idleness(now)
         # A member that works may evaluate, and one that sleeps comes back by itself.
-        self._hangs = self._hangs.seen(stopped, self.membership, now, idle=idle is not None and idle.wait < Wait.ASLEEP)
+        self._hangs = self._hangs.after_look(
+            stopped, self.membership, now, idle=idle is not None and idle.wait < Wait.ASLEEP
+        )
         for worker in self._workers(self._hangs.hung(self.membership, now)):
             if not worker.killed:
                 log.warning("worker %d on %s is hung: killed", worker.pid, worker.slot.host)

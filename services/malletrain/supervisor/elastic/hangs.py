@@ -62,7 +62,7 @@ class ElasticHangs:
         broken_at = min(self.broken_at, now) if gave_up else self.broken_at
         return replace(self, torn=self.torn or bool(membership.joining), broken_at=broken_at)
 
-    def seen(self, stopped: Set[Slot], membership: Membership, now: float, *, idle: bool) -> ElasticHangs:
+    def after_look(self, stopped: Set[Slot], membership: Membership, now: float, *, idle: bool) -> ElasticHangs:
         """The state after a look at the workers.
 
         Args:
@@ -76,9 +76,9 @@ class ElasticHangs:
         after_loss = bool(membership.dead) and not membership.closing
         return replace(
             self,
-            stopped=self.stopped.seen(stopped, now),
-            lagging=self.lagging.seen(laggards if idle else frozenset(), now),
-            deaf=self.deaf.seen(laggards if after_loss else frozenset(), now),
+            stopped=self.stopped.after_look(stopped, now),
+            lagging=self.lagging.after_look(laggards if idle else frozenset(), now),
+            deaf=self.deaf.after_look(laggards if after_loss else frozenset(), now),
         )
 
     def hung(self, membership: Membership, now: float) -> frozenset[Slot]:

@@ -364,7 +364,7 @@ class EventLoop:
         seen = Seen(progress, tuple(confirmed), pids, dict(self._group.failures), without_workers, overtaken)
         stopping = self._stopping or self._keeping.awaits_stop
         state = view(self._job_id, seen, stopping, self._outcome, self._message)
-        self._idle_report = self._idle_report.seen(self._group.idleness(now := time.monotonic()), now)
+        self._idle_report = self._idle_report.after_look(self._group.idleness(now := time.monotonic()), now)
         state.idle_seconds, state.deadlocked = self._idle_report.seconds, self._idle_report.deadlocked
         state.usable_hosts = self._usable_hosts
         state.command_reports.extend(self._reports.finished)

@@ -317,7 +317,7 @@ class RestartingGroup:
             return idle | (self._informed_slots(commanded) or set(self._next.warm()))
         booted = idle | set(self._next.warm())
         basis = self._generation.hosts, commanded
-        self._promise = self._promise.seen(basis, self._generation.due(booted, now), now)
+        self._promise = self._promise.after_look(basis, self._generation.due(booted, now), now)
         if not self._promise.hosts:
             return booted
         places = self._backend.places(self._generation.epoch + 1, self._promise.hosts)
@@ -378,7 +378,7 @@ class RestartingGroup:
     def _kill_hung(self, now: float) -> None:
         """Kill workers that have been stopped for long; the others then go on as after any other loss."""
         stopped = {worker.pid: worker for pool in (self.trainers, self._next) for worker in pool if worker.is_stopped()}
-        self._stopped = self._stopped.seen(stopped.keys(), now)
+        self._stopped = self._stopped.after_look(stopped.keys(), now)
         for worker in (stopped[pid] for pid in self._stopped.overdue(now)):
             if not worker.killed:
                 log.warning("worker %d on %s is hung: killed", worker.pid, worker.slot.host)

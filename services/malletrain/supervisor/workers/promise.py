@@ -33,7 +33,7 @@ class Promise:
     since: float = float("-inf")
     until: float = float("inf")
 
-    def seen(self, basis: tuple[Hosts, Hosts], booted: Hosts, now: float) -> Promise:
+    def after_look(self, basis: tuple[Hosts, Hosts], booted: Hosts, now: float) -> Promise:
         """The state at a time. What has been told stays, as long as the same hosts train and are commanded.
 
         Args:

@@ -21,7 +21,7 @@ class Watchdog(Generic[WorkerT]):
     limit: float
     since: Mapping[WorkerT, float] = field(default_factory=dict)
 
-    def seen(self, suspects: Set[WorkerT], now: float) -> Watchdog[WorkerT]:
+    def after_look(self, suspects: Set[WorkerT], now: float) -> Watchdog[WorkerT]:
         """The watchdog after a look at the workers. One that does not show the sign any more is forgotten."""
         return Watchdog(self.limit, {worker: self.since.get(worker, now) for worker in suspects})
 

@@ -50,7 +50,7 @@ class RestartBackoff:
         """Number of failures."""
         return len(self.times)
 
-    def noted(self, now: float) -> RestartBackoff:
+    def after_failure(self, now: float) -> RestartBackoff:
         """The state after one more failure."""
         recent = (time for time in self.times if now - time < _WINDOW_SECONDS)
         return RestartBackoff((*recent, now)[-_MAX_FAILURES:])
@@ -310,7 +310,7 @@ class WorkerPool:
             Number of the slot's recent failures.
         """
         self._anew.discard(slot)
-        self._backoffs[slot] = self._backoffs.get(slot, RestartBackoff()).noted(now)
+        self._backoffs[slot] = self._backoffs.get(slot, RestartBackoff()).after_failure(now)
         self.failures[slot.host] += 1
         return self._backoffs[slot].count
 
