@@ -18,6 +18,7 @@ from malletrain.client import sharded_checkpoints
 from malletrain.client.checkpoint_retention import CheckpointRetention
 from malletrain.client.disk_room import DiskRoom
 from malletrain.client.sharded_checkpoints import ShardedCheckpoints
+from malletrain.client.snapshots import tensor_bytes
 from tests.support.ports import free_port
 
 
@@ -62,7 +63,7 @@ class Clock:
 def save(checkpoints: ShardedCheckpoints, samples: int, *, last: bool = False) -> bool:
     """Save as `ShardedTraining` does; whether the state is on disk."""
     weight = torch.full((1000,), float(samples))
-    if checkpoints.may_begin(samples, lambda: [weight], last=last):
+    if checkpoints.may_begin(samples, lambda: tensor_bytes([weight]), last=last):
         checkpoints.remove_old()
         checkpoints.save(samples, lambda: {"weight": weight}, dict, last=last)
         checkpoints.wait()

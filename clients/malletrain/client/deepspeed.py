@@ -38,6 +38,7 @@ from malletrain.client.divided import DividedTraining
 from malletrain.client.flat_ranges import FlatLoadPlanner, FlatSavePlanner
 from malletrain.client.object_transfer import control_device
 from malletrain.client.shard_parts import Shards
+from malletrain.client.snapshots import tensor_bytes
 from malletrain.client.zero_state import ZeroState
 
 __all__ = ["DeepSpeedTraining", "init"]
@@ -125,6 +126,10 @@ class DeepSpeedTraining(DividedTraining):
 
     def _shards(self) -> Shards:
         return self._zero.parts().tensors
+
+    def _whole_bytes(self) -> int:
+        # The optimizer within has no whole state: its parameters are flat parts, which it does not know by itself.
+        return tensor_bytes(self._shards()) * self.workers
 
     def _save_planner(self) -> SavePlanner:
         return FlatSavePlanner(self._zero.parts().ranges)

@@ -26,7 +26,7 @@ from malletrain.client.lr_scaling import RateRamp
 from malletrain.client.replica import HAND_OVER, SAVE, STOP, Stopped
 from malletrain.client.shard_parts import Shards
 from malletrain.client.sharded_checkpoints import ShardedCheckpoints, samples_in, say_where
-from malletrain.client.snapshots import random_states
+from malletrain.client.snapshots import random_states, tensor_bytes
 from malletrain.client.warn_once import describe
 
 _T = TypeVar("_T")
@@ -163,11 +163,11 @@ class DividedTraining(DistributedTraining):
 
     def _may_save(self, *, last: bool) -> bool:
         """At rank 0: whether there is time and room for a checkpoint."""
+        return self._sharded.may_begin(self.samples, self._whole_bytes, last=last)
 
-        def whole() -> list[Any]:
-            return [self._plain_model.state_dict(), self.optimizer.state_dict()]
-
-        return self._sharded.may_begin(self.samples, whole, last=last)
+    def _whole_bytes(self) -> int:
+        """Bytes of all parts together. One worker asks, so that it may wait for no other."""
+        return tensor_bytes([self._plain_model.state_dict(), self.optimizer.state_dict()])
 
     def _decide(self) -> list[int]:
         flags, batches = super()._decide()

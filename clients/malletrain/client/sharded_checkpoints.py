@@ -148,14 +148,14 @@ class ShardedCheckpoints:
             return False
         return since >= self._interval or (committing and self._last_seconds <= _MAX_OF_THE_TIME * since)
 
-    def may_begin(self, samples: int, whole: Callable[[], Any], *, last: bool) -> bool:
+    def may_begin(self, samples: int, whole_bytes: Callable[[], int], *, last: bool) -> bool:
         """Whether there is time and room for another checkpoint. One worker asks, before all of them call `save`.
 
         Older ones are removed where it does not fit otherwise. What is in the way is printed, and a full disk noted.
 
         Args:
             samples: The job's sample counter.
-            whole: Returns the tensors of a checkpoint, with all their parts; asked while the size of none is known.
+            whole_bytes: Returns the bytes of a checkpoint with all its parts; asked while the size of none is known.
             last: Nothing is trained any more: there must be time.
         """
         if self._folder is None:
@@ -163,7 +163,7 @@ class ShardedCheckpoints:
         # It needs room, and counts if there is no time for another one. `save` would wait for it as well.
         self.wait()
         newest = self.newest()
-        size = (size_of(newest) if newest is not None else 0) or tensor_bytes(whole())
+        size = (size_of(newest) if newest is not None else 0) or whole_bytes()
         if last and (why := self._rate.too_slow(size, self._seconds_left())):
             print(f"malletrain: no checkpoint at {samples} samples, the last one counts: {why}", file=sys.stderr)
             return False
