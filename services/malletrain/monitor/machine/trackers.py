@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
+from malletrain.model.goodput import GradientNoise
 from malletrain.model.scaling import ScaleCommand
+from malletrain.monitor.machine.noise import NOTHING_SEEN, NoiseSeen
 from malletrain.monitor.machine.options import MonitorOptions
 from malletrain.monitor.machine.progress import (
     MAX_COUNT,
@@ -47,6 +49,7 @@ class StoredJob:
         points: Throughput by scale, the present visit included.
         rescales: The newest rescales.
         spans: Throughput by scale and by how near the nodes were, the present visit included.
+        noise: What it has told of its gradients.
     """
 
     job_id: str
@@ -57,6 +60,7 @@ class StoredJob:
     points: tuple[MeasuredPoint, ...]
     rescales: tuple[MeasuredRescale, ...]
     spans: tuple[SpanPoint, ...] = ()
+    noise: NoiseSeen = NOTHING_SEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ class JobScaling:
         scale_up_seconds: Median stall of the newest growths in seconds; None before the first.
         scale_down_seconds: Median stall of the newest shrinks in seconds; None before the first.
         rescales: The newest rescales, oldest first.
+        noise: What the training tells of its gradients; None: nothing, or not all.
     """
 
     job_id: str
@@ -76,6 +81,7 @@ class JobScaling:
     scale_up_seconds: float | None
     scale_down_seconds: float | None
     rescales: tuple[MeasuredRescale, ...]
+    noise: GradientNoise | None = None
 
 
 @dataclass(init=False)
@@ -94,6 +100,7 @@ class JobTracker:
     _dropped: int = field(init=False)
     _feed: FeedUse | None = field(init=False)
     _saves: SaveState | None = field(init=False)
+    _noise: NoiseSeen = field(init=False)
     _phase: PhaseSeen | None = field(init=False)
     _phase_told: float = field(init=False)
     _reporters: ReporterSequences = field(init=False)
@@ -126,6 +133,7 @@ class JobTracker:
         self._dropped = stored.dropped_records
         self._feed = None
         self._saves = None
+        self._noise = stored.noise
         self._phase = None
         self._phase_told = now
         self._reporters = ReporterSequences(stored.reporters)
@@ -146,6 +154,8 @@ class JobTracker:
             self._feed = batch.feed
         if batch.saves is not None and self._reporters.is_newest(batch.reporter_id):
             self._saves = batch.saves
+        if batch.noise is not None and self._reporters.is_newest(batch.reporter_id):
+            self._noise = batch.noise.after(self._noise)
         self._see_phase(batch, now)
         if known == len(batch.records):
             return
@@ -291,6 +301,7 @@ class JobTracker:
             scale_up_seconds=stalls.scale_up_seconds(),
             scale_down_seconds=stalls.scale_down_seconds(),
             rescales=stalls.rescales(),
+            noise=self._noise.noise,
         )
 
     def drop_reasons(self) -> None:
@@ -308,6 +319,7 @@ class JobTracker:
             points=self._throughput.recent_points(),
             rescales=self._stalls.rescales(),
             spans=self._throughput.span_points(),
+            noise=self._noise,
         )
 
 
