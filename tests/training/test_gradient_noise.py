@@ -27,9 +27,17 @@ pytestmark = pytest.mark.timeout(180)
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("noise_trainer.py")
+ELASTIC = Path(__file__).with_name("noise_elastic_trainer.py")
 STEPS = 401
 TOLERANCE = 0.2
-"""Some fifty measurements count: over seeds the estimates differ by a tenth."""
+"""Some hundred measurements count: over seeds the estimates differ by a tenth."""
+
+
+def run(script: Path, workers: int, *arguments: object) -> None:
+    launch = ("-m", "torch.distributed.run", "--nproc-per-node", str(workers), "--master-port", str(free_port()))
+    command = [sys.executable, *launch, str(script), *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, env=environment, check=True, timeout=120, capture_output=True)
 
 
 @pytest.mark.training
@@ -37,15 +45,37 @@ TOLERANCE = 0.2
 @pytest.mark.parametrize("wrapper", ["ddp", "bucket", "fsdp"])
 def test_two_workers_measure_what_single_samples_say(tmp_path: Path, wrapper: str, passes: int) -> None:
     output = tmp_path / "found.json"
-    launch = [*("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()))]
-    command = [sys.executable, *launch, str(SCRIPT), wrapper, str(passes), str(STEPS), str(output)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    subprocess.run(command, env=environment, check=True, timeout=120, capture_output=True)
+    run(SCRIPT, 2, wrapper, passes, STEPS, output)
     found = json.loads(output.read_text())
     for name in ("signal", "noise"):
         assert found["first"][name] == pytest.approx(found["expected"][name], rel=1e-4), "of the first step"
     assert found["measurements"] == (STEPS + 1) // 2, "every second step"
     assert found["noise_scale"] == pytest.approx(PROBLEM.noise_scale, rel=TOLERANCE)
+
+
+@pytest.mark.training
+@pytest.mark.parametrize(
+    ("kind", "steps", "per_node"),
+    [("plain", (500, 1000), 8.0), ("held", (500, 500), 0.0), ("sharded", (500, 1000), 8.0)],
+)
+def test_elastic_trainings_go_on_with_their_estimate(
+    tmp_path: Path, kind: str, steps: tuple[int, int], per_node: float
+) -> None:
+    """Two workers train 8,000 samples, then one as many: in the plain ones by comparing a step with the next one."""
+    found = []
+    for workers, until in ((2, 8000), (1, 16000)):
+        output = tmp_path / f"{workers}.json"
+        run(ELASTIC, workers, kind, tmp_path / "checkpoints", until, output)
+        found.append(json.loads(output.read_text()))
+    first, second = found
+    assert first["began"]["measurements"] == 0
+    assert first["ended"]["measurements"] == steps[0] // 10, "every tenth step"
+    assert second["began"] == first["ended"]
+    assert second["ended"]["measurements"] == (steps[0] + steps[1]) // 10
+    for one in found:
+        assert one["logged"], "once at least"
+        assert {entry["batch_per_node"] for entry in one["logged"]} == {per_node}
+        assert all(0 < entry["gradient_noise_scale"] < 1e6 for entry in one["logged"])
 
 
 def one_worker(steps: int, sizes: tuple[int, ...], every: int = 2) -> GradientNoise:
@@ -111,7 +141,7 @@ def test_a_compiled_model_is_not_compiled_anew() -> None:
 
 
 def test_an_estimate_is_taken_up_again() -> None:
-    noise = one_worker(41, (8, 8))
+    noise = one_worker(81, (8, 8))
     other = GradientNoise(PROBLEM.model())
     other.load_state_dict(noise.state_dict())
     assert other.noise_scale == noise.noise_scale is not None
@@ -133,7 +163,7 @@ def test_it_is_logged_with_what_a_node_adds(monkeypatch: pytest.MonkeyPatch, gro
     model = PROBLEM.model()
     partition = partition_per_worker(8, 1, micro_steps=2) if grows else partition_batch(16, 8, 1)
     reports = NoiseReports(GradientNoise(model, every=2), batch_grows=grows, clock=lambda: now[0])
-    for step in range(60):
+    for step in range(100):
         model.zero_grad()
         reports.begin(WorkerShare(0, 0, partition))
         for number, size in enumerate(partition.micro_batches(0)):
@@ -142,4 +172,4 @@ def test_it_is_logged_with_what_a_node_adds(monkeypatch: pytest.MonkeyPatch, gro
         reports.end(partition.global_batch, 1)
         now[0] += 0.25
     assert logged[0] == {"batch_per_node": per_node, "gradient_noise_scale": logged[0]["gradient_noise_scale"]}
-    assert len(logged) == 6, "of ten estimates, one a second at most"
+    assert len(logged) == 11, "of 21 estimates in ten seconds, one a second at most"

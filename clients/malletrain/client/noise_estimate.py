@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-DECAY = 0.98
-"""Factor of the weight of a measurement with each later one: some fifty of them count."""
-LEAST_MEASUREMENTS = 20
+DECAY = 0.99
+"""Factor of the weight of a measurement with each later one: some hundred of them count."""
+LEAST_MEASUREMENTS = 30
 """Before so many there is no estimate."""
 RANGE = 1e4
 """An estimate is at least the batch divided by this and at most the batch times this: what lies beyond can't be
