@@ -18,7 +18,7 @@ from torch._dynamo.testing import CompileCounter
 
 from malletrain.client import noise_reports
 from malletrain.client.gradient_noise import GradientNoise, PassPlan
-from malletrain.client.noise_reports import NoiseReports, is_wanted
+from malletrain.client.noise_reports import NoiseReports, measured_every
 from malletrain.client.sampling import WorkerShare, partition_batch, partition_per_worker
 from tests.support.ports import free_port
 from tests.training.noise_problem import PROBLEM
@@ -147,12 +147,14 @@ def test_an_estimate_is_taken_up_again() -> None:
     assert other.noise_scale == noise.noise_scale is not None
 
 
-@pytest.mark.parametrize(("told", "by_script", "wanted"), [("", True, True), ("0", True, False), ("1", False, True)])
-def test_the_environment_precedes_the_script(told: str, by_script: bool, wanted: bool) -> None:
-    assert is_wanted({"MALLETRAIN_GRADIENT_NOISE": told}, by_script) is wanted
-    assert not is_wanted({}, by_script=False)
+@pytest.mark.parametrize(
+    ("told", "by_script", "every"),
+    [("", True, 10), ("", False, 0), ("0", True, 0), ("1", False, 10), ("50", False, 50)],
+)
+def test_the_environment_precedes_the_script(told: str, by_script: bool, every: int) -> None:
+    assert measured_every({"MALLETRAIN_GRADIENT_NOISE": told}, by_script) == every
     with pytest.raises(ValueError, match="MALLETRAIN_GRADIENT_NOISE"):
-        is_wanted({"MALLETRAIN_GRADIENT_NOISE": "yes"}, by_script=False)
+        measured_every({"MALLETRAIN_GRADIENT_NOISE": "yes"}, by_script=False)
 
 
 @pytest.mark.parametrize(("grows", "per_node"), [(True, 16.0), (False, 0.0)])

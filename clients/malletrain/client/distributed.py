@@ -273,8 +273,8 @@ class ElasticTraining(DistributedTraining):
         wrapped.register_forward_pre_hook(self._before_pass)
         return state
 
-    def _make_noise(self) -> GradientNoise | None:
-        return GradientNoise(self._plain_model)
+    def _make_noise(self, every: int) -> GradientNoise | None:
+        return GradientNoise(self._plain_model, every=every)
 
     def _set_passes(self, passes: int) -> None:
         self._passes, self._passes_done = passes, 0

@@ -153,10 +153,10 @@ class ShardedTraining(DividedTraining):
         self._sampler.set_scale(*self._batch_part)
         return state
 
-    def _make_noise(self) -> GradientNoise | None:
+    def _make_noise(self, every: int) -> GradientNoise | None:
         if self._place.apart:
             return None  # workers of a replica have different parameters, or parts of products of them
-        return GradientNoise(self._plain_model, replicas=self._place.replicas)
+        return GradientNoise(self._plain_model, every=every, replicas=self._place.replicas)
 
     @property
     def _batch_part(self) -> tuple[int, int]:

@@ -208,8 +208,8 @@ class _PassWatch:
         self._ended = 0
         self._queued = False
         self._seen: set[int] = set()
-        self._squares: list[torch.Tensor] = []
-        self._step: torch.Tensor | None = None
+        self._norms: list[torch.Tensor] = []
+        self._step_norms: list[torch.Tensor] = []
         self._hooks: list[Any] = []
         if sharded:
             for module in model.modules():
@@ -221,16 +221,15 @@ class _PassWatch:
     @property
     def complete(self) -> bool:
         """Whether there were as many passes as was said, and gradients in them."""
-        return self._ended == self._passes and bool(self._squares)
+        return self._ended == self._passes and bool(self._norms)
 
     def first_square(self, device: torch.device) -> torch.Tensor:
         """Square of the norm of this worker's gradient of the first pass, in double precision."""
-        zero = torch.zeros((), dtype=torch.float64, device=device)
-        return torch.stack(self._squares).sum() if self._squares else zero
+        return _square_sum(self._norms, device)
 
     def step_square(self, device: torch.device) -> torch.Tensor:
         """Square of the norm of the gradient of the step, or of this worker's part of it, in double precision."""
-        return torch.zeros((), dtype=torch.float64, device=device) if self._step is None else self._step
+        return _square_sum(self._step_norms, device)
 
     def remove(self) -> None:
         """Follow nothing any more."""
@@ -255,7 +254,7 @@ class _PassWatch:
             self._queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._pass_ended)
         if self._ended == 0 and parameter.grad is not None:
-            self._squares.append(_square(parameter.grad))
+            self._norms.append(_norm(parameter.grad))
 
     def _pass_ended(self) -> None:
         self._queued = False
@@ -265,8 +264,7 @@ class _PassWatch:
             torch.autograd.Variable._execution_engine.queue_callback(self._step_ended)
 
     def _step_ended(self) -> None:
-        squares = [_square(gradient) for gradient in _gradients(self._model)]
-        self._step = torch.stack(squares).sum() if squares else None
+        self._step_norms = [_norm(gradient) for gradient in _gradients(self._model)]
 
 
 def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
@@ -275,9 +273,16 @@ def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
     return [gradient.to_local() if hasattr(gradient, "to_local") else gradient for gradient in found]
 
 
-def _square(gradient: torch.Tensor) -> torch.Tensor:
-    # In single precision, as a vector's norm, which is exact enough, and twice as fast as in double precision.
-    return torch.linalg.vector_norm(gradient, dtype=torch.float32).double() ** 2
+def _norm(gradient: torch.Tensor) -> torch.Tensor:
+    """In single precision, which is exact enough, and twice as fast as in double precision."""
+    return torch.linalg.vector_norm(gradient, dtype=torch.float32)
+
+
+def _square_sum(norms: list[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Sum of the squares of norms, in double precision."""
+    if not norms:
+        return torch.zeros((), dtype=torch.float64, device=device)
+    return torch.stack(norms).double().square().sum()
 
 
 def _product(ones: list[torch.Tensor], others: list[torch.Tensor]) -> torch.Tensor:

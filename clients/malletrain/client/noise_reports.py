@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from malletrain.client import current_job, log_metrics
-from malletrain.client.gradient_noise import GradientNoise, PassPlan
+from malletrain.client.gradient_noise import EVERY, GradientNoise, PassPlan
 from malletrain.client.sampling import WorkerShare
 from malletrain.common import environment as env
 
@@ -15,16 +15,18 @@ NOISE_SCALE, BATCH_PER_NODE = "gradient_noise_scale", "batch_per_node"
 _LOG_SECONDS = 1.0
 
 
-def is_wanted(environ: Mapping[str, str], by_script: bool) -> bool:
-    """Whether the noise scale is to be measured: by the job's environment, or else by the script.
+def measured_every(environ: Mapping[str, str], by_script: bool) -> int:
+    """Of how many steps one is measured, by the job's environment, or else by the script; 0: none.
 
     Raises:
-        ValueError: the variable is neither 0 nor 1.
+        ValueError: the variable is not a whole number.
     """
     told = environ.get(env.GRADIENT_NOISE, "")
-    if told not in ("", "0", "1"):
-        raise ValueError(f"{env.GRADIENT_NOISE}: expected 0 or 1, got {told!r}")
-    return told == "1" if told else by_script
+    if not told:
+        return EVERY if by_script else 0
+    if not told.isdecimal():
+        raise ValueError(f"{env.GRADIENT_NOISE}: expected a whole number, got {told!r}")
+    return EVERY if told == "1" else int(told)
 
 
 class NoiseReports:

@@ -18,7 +18,7 @@ from malletrain.client.extra_state import Stateful
 from malletrain.client.gradient_noise import GradientNoise
 from malletrain.client.job_context import read_batch_per_worker
 from malletrain.client.lr_scaling import LearningRates, ScalingRule, ScalingRuleChoice, scaling_rule
-from malletrain.client.noise_reports import NoiseReports, is_wanted
+from malletrain.client.noise_reports import NoiseReports, measured_every
 from malletrain.client.replica import Replica, Stopped
 from malletrain.client.sampling import ElasticBatches, EpochOrder, Permute, WorkerSampler
 from malletrain.client.saving_marker import SavingMarker
@@ -127,14 +127,15 @@ class Training(Replica):
         self._rates_on_disk = [group["lr"] for group in self.optimizer.param_groups] if self.samples else None
         if grad_scaler is not None:
             self.register("grad_scaler", grad_scaler)
-        self._noise = self._noise_reports(hold_batch) if is_wanted(os.environ, measure_noise) else None
+        every = measured_every(os.environ, measure_noise)
+        self._noise = self._noise_reports(every, hold_batch) if every else None
         install_signal_handler()
 
     def _make_sampler(self, size: int, batch_per_worker: int, constant_batch: int | None, seed: int) -> WorkerSampler:
         return WorkerSampler(EpochOrder(size, seed, self._permute), batch_per_worker, constant_batch)
 
-    def _noise_reports(self, hold_batch: bool) -> NoiseReports | None:
-        noise = self._make_noise()
+    def _noise_reports(self, every: int, hold_batch: bool) -> NoiseReports | None:
+        noise = self._make_noise(every)
         if noise is None:
             message = "the gradient noise scale is not measured in this kind of training: its goodput is not known"
             self._warnings.warn("gradient noise", message)
@@ -142,8 +143,9 @@ class Training(Replica):
         self.register("gradient_noise", noise)
         return NoiseReports(noise, batch_grows=not hold_batch)
 
-    def _make_noise(self) -> GradientNoise | None:
-        """What measures the gradient noise scale; None: that is not possible."""
+    def _make_noise(self, every: int) -> GradientNoise | None:
+        """What measures the gradient noise scale in one of so many steps; None: that is not possible."""
+        del every
         return None
 
     def _make_rates(

@@ -81,8 +81,8 @@ COLLECTIVE_SECONDS = "MALLETRAIN_COLLECTIVE_SECONDS"
 STEP_TIMES = "MALLETRAIN_STEP_TIMES"
 """0: the client does not measure how long each worker's own part of a step takes; not set, or 1: it does."""
 GRADIENT_NOISE = "MALLETRAIN_GRADIENT_NOISE"
-"""1: the client measures the gradient noise scale; 0: it does not; not set: what the script says. Set for a job whose
-value is its goodput, unless the user has set it."""
+"""1: the client measures the gradient noise scale in one step of ten; N above 1: in one of N; 0: it does not; not set:
+what the script says. Set for a job whose value is its goodput, unless the user has set it."""
 TRACKERS = "MALLETRAIN_TRACKERS"
 """Trackers whose runs go on over restarts, of wandb, mlflow and tensorboard, separated by commas; not set: none."""
 OF_USERS = frozenset(
