@@ -30,13 +30,13 @@ def train(width: int, batch: int, steps: int) -> None:
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
-    from malletrain.client.gradient_noise import GradientNoise, PassPlan
+    from malletrain.client.gradient_noise import NoiseMeter, PassPlan
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     layers = [part for _ in range(4) for part in (nn.Linear(width, width), nn.ReLU())]
     model = nn.Sequential(*layers)
-    wrapped, noise = DistributedDataParallel(model), GradientNoise(model, every=_EVERY)
+    wrapped, noise = DistributedDataParallel(model), NoiseMeter(model, every=_EVERY)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     inputs = torch.randn(batch, width)
     times: dict[int, list[float]] = {0: [], 1: []}

@@ -65,7 +65,7 @@ def train_digits(workers: int, seed: int, accuracy: float, most: int, *, scale_r
     import torch
     from torch.nn import functional
 
-    from malletrain.client.gradient_noise import GradientNoise, PassPlan
+    from malletrain.client.gradient_noise import NoiseMeter, PassPlan
     from malletrain.client.sampling import EpochOrder
 
     example = _example()
@@ -75,7 +75,7 @@ def train_digits(workers: int, seed: int, accuracy: float, most: int, *, scale_r
     model, batch = example.network(16), BATCH * workers
     rate = RATE * (batch / REFERENCE_BATCH if scale_rate else BATCH / REFERENCE_BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
-    noise, order = GradientNoise(model, every=2), EpochOrder(len(train_x), seed)
+    noise, order = NoiseMeter(model, every=2), EpochOrder(len(train_x), seed)
     estimates: list[float] = []
     done = looked = 0
     while done < most:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from malletrain.client.gradient_noise import GradientNoise, PassPlan
+from malletrain.client.gradient_noise import NoiseMeter, PassPlan
 from tests.training.noise_problem import PROBLEM, SIZES
 
 
@@ -37,7 +37,7 @@ def main() -> None:
         fully_shard(model)
     else:
         wrapped = DistributedDataParallel(model, gradient_as_bucket_view=wrapper == "bucket")
-    noise = GradientNoise(model, every=2)
+    noise = NoiseMeter(model, every=2)
     total = sum(sum(worker_sizes(passes, other)) for other in range(workers))
     first_state, expected = {}, {}
     for step in range(steps):

@@ -17,7 +17,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 from malletrain.client import noise_reports
-from malletrain.client.gradient_noise import GradientNoise, PassPlan
+from malletrain.client.gradient_noise import NoiseMeter, PassPlan
 from malletrain.client.noise_reports import NoiseReports, measured_every
 from malletrain.client.sampling import WorkerShare, partition_batch, partition_per_worker
 from tests.support.ports import free_port
@@ -78,9 +78,9 @@ def test_elastic_trainings_go_on_with_their_estimate(
         assert all(0 < entry["gradient_noise_scale"] < 1e6 for entry in one["logged"])
 
 
-def one_worker(steps: int, sizes: tuple[int, ...], every: int = 2) -> GradientNoise:
+def one_worker(steps: int, sizes: tuple[int, ...], every: int = 2) -> NoiseMeter:
     model = PROBLEM.model()
-    noise = GradientNoise(model, every=every)
+    noise = NoiseMeter(model, every=every)
     for step in range(steps):
         model.zero_grad()
         noise.begin(PassPlan(sizes[0], sum(sizes), len(sizes), sizes[0] / sum(sizes)))
@@ -106,7 +106,7 @@ def test_one_pass_of_one_worker_is_compared_with_the_next_step() -> None:
 
 def test_another_number_of_passes_than_was_said_is_no_measurement() -> None:
     model = PROBLEM.model()
-    noise = GradientNoise(model)
+    noise = NoiseMeter(model)
     inputs, targets = PROBLEM.samples(4, (0,))
     noise.begin(PassPlan(4, 8, passes=2, weight=0.5))
     PROBLEM.loss(model(inputs), targets).backward()
@@ -116,7 +116,7 @@ def test_another_number_of_passes_than_was_said_is_no_measurement() -> None:
 
 def test_steps_between_measurements_have_no_hooks() -> None:
     model = PROBLEM.model()
-    noise = GradientNoise(model, every=4)
+    noise = NoiseMeter(model, every=4)
     found = []
     for _ in range(5):
         noise.begin(PassPlan(4, 8, passes=2))
@@ -129,7 +129,7 @@ def test_a_compiled_model_is_not_compiled_anew() -> None:
     torch.compiler.reset()
     counter, model = CompileCounter(), nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 4))
     compiled = torch.compile(model, backend=counter)
-    noise = GradientNoise(model, every=3)
+    noise = NoiseMeter(model, every=3)
     for _ in range(9):
         noise.begin(PassPlan(4, 8, passes=2, weight=0.5))
         for _ in range(2):
@@ -142,7 +142,7 @@ def test_a_compiled_model_is_not_compiled_anew() -> None:
 
 def test_an_estimate_is_taken_up_again() -> None:
     noise = one_worker(81, (8, 8))
-    other = GradientNoise(PROBLEM.model())
+    other = NoiseMeter(PROBLEM.model())
     other.load_state_dict(noise.state_dict())
     assert other.noise_scale == noise.noise_scale is not None
 
@@ -164,7 +164,7 @@ def test_it_is_logged_with_what_a_node_adds(monkeypatch: pytest.MonkeyPatch, gro
     now = [0.0]
     model = PROBLEM.model()
     partition = partition_per_worker(8, 1, micro_steps=2) if grows else partition_batch(16, 8, 1)
-    reports = NoiseReports(GradientNoise(model, every=2), batch_grows=grows, clock=lambda: now[0])
+    reports = NoiseReports(NoiseMeter(model, every=2), batch_grows=grows, clock=lambda: now[0])
     for step in range(100):
         model.zero_grad()
         reports.begin(WorkerShare(0, 0, partition))

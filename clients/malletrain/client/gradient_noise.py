@@ -7,7 +7,7 @@ two successive steps are compared instead, which takes a copy of the gradients u
 nothing is measured, and nothing runs.
 
 ```python
-noise = GradientNoise(model)
+noise = NoiseMeter(model)
 
 for images, labels in batches:
     noise.begin(PassPlan(first=len(images), total=len(images) * workers))
@@ -50,7 +50,7 @@ class PassPlan:
     weight: float = 1.0
 
 
-class GradientNoise:
+class NoiseMeter:
     """The gradient noise scale of a training, in samples.
 
     All workers call `begin` and `end` in the same steps. It has `state_dict` and `load_state_dict`.

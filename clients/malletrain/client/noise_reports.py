@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from malletrain.client import current_job, log_metrics
-from malletrain.client.gradient_noise import EVERY, GradientNoise, PassPlan
+from malletrain.client.gradient_noise import EVERY, NoiseMeter, PassPlan
 from malletrain.client.sampling import WorkerShare
 from malletrain.common import environment as env
 
@@ -32,7 +32,7 @@ def measured_every(environ: Mapping[str, str], by_script: bool) -> int:
 class NoiseReports:
     """The gradient noise scale of one training."""
 
-    def __init__(self, noise: GradientNoise, *, batch_grows: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, noise: NoiseMeter, *, batch_grows: bool, clock: Callable[[], float] = time.monotonic) -> None:
         """Log nothing yet.
 
         Args:

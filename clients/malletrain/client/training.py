@@ -15,7 +15,7 @@ from malletrain.client import current_job, done, install_signal_handler, report,
 from malletrain.client.checkpoint_manager import CheckpointManager
 from malletrain.client.checkpoint_retention import CheckpointRetention
 from malletrain.client.extra_state import Stateful
-from malletrain.client.gradient_noise import GradientNoise
+from malletrain.client.gradient_noise import NoiseMeter
 from malletrain.client.job_context import read_batch_per_worker
 from malletrain.client.lr_scaling import LearningRates, ScalingRule, ScalingRuleChoice, scaling_rule
 from malletrain.client.noise_reports import NoiseReports, measured_every
@@ -143,7 +143,7 @@ class Training(Replica):
         self.register("gradient_noise", noise)
         return NoiseReports(noise, batch_grows=not hold_batch)
 
-    def _make_noise(self, every: int) -> GradientNoise | None:
+    def _make_noise(self, every: int) -> NoiseMeter | None:
         """What measures the gradient noise scale in one of so many steps; None: that is not possible."""
         del every
         return None
