@@ -22,6 +22,7 @@ from malletrain.allocator.problem.validation import fault_of, validate
 from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.allocator.solvers.solving import solve
 from malletrain.allocator.wire.messages import problem_from_proto, problem_to_proto
+from malletrain.model.goodput import StatisticalEfficiency
 from malletrain.model.job_value import LINEAR, ValueCurve, ValuePoint
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
@@ -37,7 +38,9 @@ def value_curves(draw: st.DrawFn) -> ValueCurve:
     speedups = draw(st.lists(st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.0, 8.0]), min_size=1, unique=True).map(sorted))
     points = tuple(ValuePoint(speedup, draw(st.sampled_from([0.0, 0.7, 1.0, 2.5, 9.0]))) for speedup in speedups)
     needed = ValueCurve(needed_rate=draw(st.sampled_from([0.5, 120.0, 1e4])), urgency=draw(st.sampled_from([1.0, 4.0])))
-    return draw(st.sampled_from([LINEAR, ValueCurve(exponent=0.5), ValueCurve(points=points), needed]))
+    noise_scale, initial = draw(st.sampled_from([0.5, 64.0, 1e4])), draw(st.sampled_from([8.0, 20.0]))
+    goodput = ValueCurve(efficiency=StatisticalEfficiency(noise_scale, 8.0, initial))
+    return draw(st.sampled_from([LINEAR, ValueCurve(exponent=0.5), ValueCurve(points=points), needed, goodput]))
 
 
 @st.composite
@@ -46,8 +49,12 @@ def valued_problems(draw: st.DrawFn, max_jobs: int = 3, most_nodes: int = 6) -> 
     return replace(problem, jobs=tuple(replace(job, value=draw(value_curves())) for job in problem.jobs))
 
 
-def worth(curve: ValueCurve, rate: float, alone: float) -> float:
+def worth(curve: ValueCurve, rate: float, alone: float, nodes: int) -> float:
     """The definition of each form, for one rate."""
+    if curve.efficiency is not None:
+        terms = curve.efficiency
+        batch = max(terms.initial_batch, nodes * terms.batch_per_node)
+        return rate * (terms.noise_scale + terms.initial_batch) / (terms.noise_scale + batch)
     if curve.needed_rate:
         return curve.urgency * min(rate, curve.needed_rate) + max(0.0, rate - curve.needed_rate)
     if not alone:
@@ -67,7 +74,8 @@ def worth(curve: ValueCurve, rate: float, alone: float) -> float:
 def value_of(problem: AllocationProblem, job: JobDemand, nodes: int) -> float:
     """Eq. 16 for one job at one scale, with what rates count for in place of rates."""
     alone = float(rates(job, [1])[0])
-    counts = [worth(job.value, float(rates(job, [scale])[0]), alone) for scale in (nodes, len(job.current_nodes))]
+    scales, last = (nodes, len(job.current_nodes)), job.curve[-1].nodes
+    counts = [worth(job.value, float(rates(job, [scale])[0]), alone, min(scale, last)) for scale in scales]
     steepest = max(point.rate / point.nodes for point in job.curve if point.nodes > 0)
     unit = max(alone, steepest / 4) if problem.objective_metric is ObjectiveMetric.SCALING_EFFICIENCY else 1
     new, old = (count / unit for count in counts)
@@ -147,6 +155,16 @@ def test_a_deadline_gets_what_it_needs_and_no_more() -> None:
 def test_a_job_that_counts_up_to_a_speedup_leaves_the_rest() -> None:
     upto = ValueCurve(points=(ValuePoint(3.0, 3.0),))
     assert counts(replace(straight("a", upto), weight=9.0), straight("b")) == [3, 5]
+
+
+def test_a_job_whose_larger_batches_teach_little_leaves_nodes_to_the_other() -> None:
+    """Equal curves; 8 nodes are worth 72 / (64 + 64) of a straight line to the first job, all to the other."""
+    small = ValueCurve(efficiency=StatisticalEfficiency(noise_scale=64.0, batch_per_node=8.0, initial_batch=8.0))
+    large = ValueCurve(efficiency=StatisticalEfficiency(noise_scale=64e4, batch_per_node=8.0, initial_batch=8.0))
+    assert worths(straight("a", small), [8]).tolist() == [800 * 72 / 128]
+    assert counts(straight("a"), straight("b")) == [8, 0]
+    assert counts(straight("a", small), straight("b", large)) == [1, 7], "on one node both are alike"
+    assert counts(straight("a", small), straight("b", small)) == [4, 4]
 
 
 def test_curves_of_problems_are_checked() -> None:

@@ -18,6 +18,7 @@ from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.allocator.problem.validation import validate
 from malletrain.allocator.solvers.solving import solve
 from malletrain.allocator.wire.messages import problem_from_proto, problem_to_proto
+from malletrain.model.goodput import GradientNoise, StatisticalEfficiency
 from malletrain.model.job_state import JobState
 from malletrain.model.job_value import LINEAR, ValueCurve
 from malletrain.model.scaling import ScalingPoint
@@ -235,3 +236,18 @@ def test_a_deadline_becomes_a_speed_that_is_needed_by_fresh_samples_and_the_time
     problem = build_problem(replace(found.plan_input(600.0), unix_seconds=600.0), OPTIONS)
     assert [entry.value for entry in problem.jobs] == [LINEAR, ValueCurve(needed_rate=8.0, urgency=3.0)]
     assert problem_from_proto(problem_to_proto(problem)).jobs[1].value == problem.jobs[1].value
+
+
+def test_goodput_counts_once_the_training_has_told_its_noise_scale() -> None:
+    plan_input = cache().plan_input(0.0)
+    valued = replace(plan_input.jobs[1], value=PlannedValue(parse_value("goodput")))
+    plan_input = replace(plan_input, jobs=(plan_input.jobs[0], valued))
+    assert [job.value for job in build_problem(plan_input, OPTIONS).jobs] == [LINEAR, LINEAR]
+    told = replace(plan_input.curves["b"], noise=GradientNoise(900.0, 32.0))
+    problem = build_problem(replace(plan_input, curves={**plan_input.curves, "b": told}), OPTIONS)
+    initial = 32.0 * valued.min_nodes
+    expected = ValueCurve(efficiency=StatisticalEfficiency(900.0, 32.0, initial))
+    assert [job.value for job in problem.jobs] == [LINEAR, expected]
+    assert problem_from_proto(problem_to_proto(problem)).jobs[1].value == expected
+    everyone = {job_id: replace(curve, noise=GradientNoise(900.0, 32.0)) for job_id, curve in plan_input.curves.items()}
+    assert build_problem(replace(plan_input, curves=everyone), OPTIONS).jobs[0].value == LINEAR, "it is off by default"

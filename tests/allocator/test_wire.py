@@ -12,6 +12,7 @@ from malletrain.allocator.problem.allocation_problem import AllocationProblem, A
 from malletrain.allocator.problem.planner import PlannableJob, PlannableNode
 from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.allocator.wire import messages
+from malletrain.model.goodput import GradientNoise
 from malletrain.model.job_state import JobState
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.v1 import profiler_pb2, resources_pb2
@@ -61,12 +62,14 @@ def test_a_profile_lowered_by_caution_still_never_falls(caution: float, rates: l
     ]
     stalls = [resources_pb2.RescaleStall(from_nodes=1, to_nodes=4, seconds=5)]
     pin = profiler_pb2.Hold(nodes=2, grow=True, until_unix_seconds=50.0)
-    message = profiler_pb2.Profile(job_id="j1", points=points, scale_up_seconds=2, stalls=stalls, hold=pin)
+    noise = resources_pb2.GradientNoise(noise_scale=900.0, batch_per_node=32.0)
+    message = profiler_pb2.Profile(job_id="j1", points=points, scale_up_seconds=2, stalls=stalls, hold=pin, noise=noise)
     found = messages.profile_from_proto(message, caution)
     assert found.curve is not None
     assert found.curve.points == tuple(ScalingPoint(nodes, rate) for nodes, rate in zip((1, 4), rates, strict=True))
     assert found.curve.scale_up_seconds == 2
     assert found.curve.stalls == (RescaleStall(1, 4, 5),)
+    assert found.curve.noise == GradientNoise(900.0, 32.0)
     assert found.pin == ScalePin(2, True, 50.0)
 
 

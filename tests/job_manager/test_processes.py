@@ -27,6 +27,7 @@ from malletrain.job_manager.launching.starting import (
 from malletrain.job_manager.log_reader import LogReader
 from malletrain.job_manager.logs import tail
 from malletrain.job_manager.machine.stimuli import Completion, Outcome
+from malletrain.runtime.job_values import parse_value
 from tests.support.builders import job_spec
 from tests.support.waiting import wait_until_async
 
@@ -80,6 +81,19 @@ def test_environment_of_workers_and_supervisors() -> None:
         "MALLETRAIN_INCARNATION": "3",
     }
     assert search_path(own, "python3") == "/bin"
+
+
+@pytest.mark.parametrize(
+    ("value", "own", "told"),
+    [("linear", "", None), ("goodput", "", "1"), ("goodput", "0", "0"), ("linear", "1", "1")],
+)
+def test_a_job_whose_goodput_counts_measures_its_noise_scale_unless_its_user_says_otherwise(
+    value: str, own: str, told: str | None
+) -> None:
+    chosen = {"MALLETRAIN_GRADIENT_NOISE": own} if own else {}
+    spec = job_spec(environment=chosen, value=parse_value(value))
+    found = worker_environment("j000001", Path("/s/jobs/j000001"), spec, 1, MonitorAddress("localhost:1"))
+    assert found.get("MALLETRAIN_GRADIENT_NOISE") == told
 
 
 def test_socket_paths_fit_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.model.goodput import GoodputTerms
 from malletrain.model.job_value import (
     LINEAR,
     LINEAR_VALUE,
@@ -33,6 +34,10 @@ DAY = 86400.0
         ("deadline=24h", SpeedValue(deadline=Deadline(DAY, after_submission=True))),
         ("deadline=90m:8", SpeedValue(deadline=Deadline(5400.0, after_submission=True, urgency=8))),
         ("deadline=1790000000", SpeedValue(deadline=Deadline(1.79e9))),
+        ("goodput", SpeedValue(goodput=GoodputTerms())),
+        ("goodput=64", SpeedValue(goodput=GoodputTerms(64.0))),
+        ("goodput=:32", SpeedValue(goodput=GoodputTerms(0.0, 32.0))),
+        ("goodput=64:32:1500", SpeedValue(goodput=GoodputTerms(64.0, 32.0, 1500.0))),
     ],
 )
 def test_texts(text: str, value: SpeedValue) -> None:
@@ -46,6 +51,7 @@ def test_texts(text: str, value: SpeedValue) -> None:
         *("quadratic", "diminishing", "diminishing=0", "diminishing=1.5", "diminishing=nan", "points=", "points=1"),
         *("points=2:1,1:2", "points=0:1", "points=1:-1", "points=1:inf", "deadline=", "deadline=3600", "deadline=-1h"),
         *("deadline=1h:0.5", "deadline=1h:1000", "deadline=0s", "__import__('os')", "diminishing=__import__('os')"),
+        *("goodput=x", "goodput=-1", "goodput=1:2:3:4", "goodput=nan", "goodput=1:2:1e16", "goodput=1e13"),
         *("points=1e-320:1000000", "points=0.0009:1", "points=1:1,1.1e6:2"),
         "points=" + ",".join(f"{n}:1" for n in range(1, 40)),
     ],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from malletrain.model.goodput import GradientNoise
 from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements
 from malletrain.profiler.machine.points import CurvePoint, CurveSource
 from malletrain.profiler.settings import ProfilerSettings
@@ -97,3 +100,16 @@ def test_ended_jobs_are_forgotten() -> None:
     curves.keep_only(["b"])
     assert [profile.job_id for profile in curves.profiles()] == ["b"]
     assert curves.refresh() == []
+
+
+def test_a_noise_scale_is_handed_on_when_it_has_moved() -> None:
+    curves = CurveEstimator(OPTIONS)
+    curves.put_job(JobDeclaration(job_id="a", min_nodes=1, max_nodes=4))
+    curves.put_measurements("a", measured((2, 1000.0)))
+    assert [profile.noise for profile in curves.refresh()] == [None]
+    found = []
+    for noise_scale, per_node in ((500.0, 32.0), (500.1, 32.0), (600.0, 32.0), (600.0, 0.0)):
+        told = GradientNoise(noise_scale, per_node)
+        curves.put_measurements("a", replace(measured((2, 1000.0)), noise=told))
+        found += [profile.noise for profile in curves.refresh()]
+    assert found == [GradientNoise(500.0, 32.0), GradientNoise(600.0, 32.0), GradientNoise(600.0, 0.0)]

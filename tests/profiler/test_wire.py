@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from malletrain.model.goodput import GradientNoise
+from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements
 from malletrain.profiler.machine.job_views import view_of
 from malletrain.profiler.machine.options import ProfilingMode
-from malletrain.profiler.wire import declaration_of, job_from_proto
-from malletrain.v1 import resources_pb2
+from malletrain.profiler.machine.profile_scheduler import ProfilingState
+from malletrain.profiler.settings import ProfilerSettings
+from malletrain.profiler.wire import declaration_of, job_from_proto, measurements_of, profile_message
+from malletrain.v1 import monitor_pb2, resources_pb2
 
 POOLS = {"g1": "gpu", "g2": "gpu", "c1": "cpu"}
 
@@ -54,3 +58,18 @@ def test_a_job_whose_saves_fail_is_neither_measured_nor_a_donor() -> None:
     job.saves_fail = True
     view = view_of(job_from_proto(job), 0.0, {})
     assert (view.available, view.steady) == (False, False)
+
+
+def test_what_a_training_tells_of_its_gradients_goes_from_monitor_to_the_allocator() -> None:
+    noise = resources_pb2.GradientNoise(noise_scale=900.0, batch_per_node=32.0)
+    record = monitor_pb2.ScalingRecord(job_id="j1", points=[monitor_pb2.MeasuredPoint(nodes=1, rate=10.0)], noise=noise)
+    measured = measurements_of(record, JobMeasurements())
+    assert measured.noise == GradientNoise(900.0, 32.0)
+    curves = CurveEstimator(ProfilerSettings().options())
+    curves.put_job(JobDeclaration(job_id="j1", min_nodes=1, max_nodes=4))
+    curves.put_measurements("j1", measured)
+    (profile,) = curves.refresh()
+    message = profile_message(profile, ProfilingState())
+    assert message.noise == noise
+    record.ClearField("noise")
+    assert measurements_of(record, measured).noise is None

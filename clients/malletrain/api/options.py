@@ -30,7 +30,7 @@ class JobOptions(TypedDict, total=False):
         scale_down: Stall of a shrink in seconds.
         backend: `horovod`, `torchrun` or `command`; by default what the script shows.
         weight: Priority weight, above 0.
-        value: What its speed is worth: `linear`, `diminishing=0.5`, `points=1:1,4:3` or `deadline=24h`.
+        value: What its speed is worth: `linear`, `diminishing=0.5`, `points=1:1,4:3`, `deadline=24h` or `goodput`.
         target_samples: Samples after which it is complete.
         max_restarts: Restarts after failures before it is FAILED.
         profile: `auto`, `always` or `never`: whether its scaling curve is measured on purpose.

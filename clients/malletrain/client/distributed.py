@@ -35,6 +35,7 @@ from malletrain.client import should_commit, should_stop
 from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps, group_backend, present_device
 from malletrain.client.extra_state import ExtraState
+from malletrain.client.gradient_noise import NoiseMeter
 from malletrain.client.handover import Handover, gathered, leave_whole, take_whole
 from malletrain.client.job_context import read_collective_seconds
 from malletrain.client.lr_scaling import RateRamp
@@ -274,6 +275,9 @@ class ElasticTraining(DistributedTraining):
         self._passes_done, self._passes = 0, 1
         wrapped.register_forward_pre_hook(self._before_pass)
         return state
+
+    def _make_noise(self, every: int) -> NoiseMeter | None:
+        return NoiseMeter(self._plain_model, every=every)
 
     def _set_passes(self, passes: int) -> None:
         self._passes, self._passes_done = passes, 0

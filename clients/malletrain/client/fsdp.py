@@ -42,6 +42,7 @@ from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps
 from malletrain.client.distributed import DistributedTraining, PlainTrainingState, init
 from malletrain.client.divided import DividedTraining
+from malletrain.client.gradient_noise import NoiseMeter
 from malletrain.client.neighbour_copies import NeighbourCopies
 from malletrain.client.peer_shards import PeerShards, find_peer_shards, leave_parts
 from malletrain.client.replicas import replica_place
@@ -151,6 +152,11 @@ class ShardedTraining(DividedTraining):
             self._go_on(state)
         self._sampler.set_scale(*self._batch_part)
         return state
+
+    def _make_noise(self, every: int) -> NoiseMeter | None:
+        if self._place.apart:
+            return None  # workers of a replica have different parameters, or parts of products of them
+        return NoiseMeter(self._plain_model, every=every, replicas=self._place.replicas)
 
     @property
     def _batch_part(self) -> tuple[int, int]:

@@ -15,8 +15,10 @@ from malletrain.client import current_job, done, install_signal_handler, report,
 from malletrain.client.checkpoint_manager import CheckpointManager
 from malletrain.client.checkpoint_retention import CheckpointRetention
 from malletrain.client.extra_state import Stateful
+from malletrain.client.gradient_noise import NoiseMeter
 from malletrain.client.job_context import read_batch_per_worker
 from malletrain.client.lr_scaling import LearningRates, ScalingRule, ScalingRuleChoice, scaling_rule
+from malletrain.client.noise_reports import NoiseReports, measured_every
 from malletrain.client.replica import Replica, Stopped
 from malletrain.client.sampling import ElasticBatches, EpochOrder, Permute, WorkerSampler
 from malletrain.client.saving_marker import SavingMarker
@@ -57,6 +59,7 @@ class Training(Replica):
         hold_batch: bool = False,
         grad_scaler: torch.amp.GradScaler | None = None,
         permute: Permute | None = None,
+        measure_noise: bool = False,
     ) -> None:
         """Call it after `init`. Loads the newest checkpoint if there is one.
 
@@ -84,9 +87,11 @@ class Training(Replica):
                 registered as "grad_scaler". Scale the losses with it.
             permute: Makes the order of each epoch from (`dataset_size`, its seed), the same for all workers, e.g.
                 `ChunkOrder`; None: a random one.
+            measure_noise: Measure the gradient noise scale in one step of ten, and log it with `log_metrics`. A job
+                whose value is its goodput does so by itself, by the variable MALLETRAIN_GRADIENT_NOISE.
 
         Raises:
-            ValueError: an argument is out of its range.
+            ValueError: an argument is out of its range, or MALLETRAIN_GRADIENT_NOISE is.
         """
         if hold_batch and reference_batch is None:
             raise ValueError("hold_batch: expected a reference_batch to hold, got none")
@@ -123,6 +128,8 @@ class Training(Replica):
         self._rates_on_disk = [group["lr"] for group in self.optimizer.param_groups] if self.samples else None
         if grad_scaler is not None:
             self.register("grad_scaler", grad_scaler)
+        every = measured_every(os.environ, measure_noise)
+        self._noise = self._noise_reports(every, hold_batch) if every else None
         install_signal_handler()
 
     def _rescales_by_disk(self, size: int) -> bool:
@@ -132,6 +139,20 @@ class Training(Replica):
 
     def _make_sampler(self, size: int, batch_per_worker: int, constant_batch: int | None, seed: int) -> WorkerSampler:
         return WorkerSampler(EpochOrder(size, seed, self._permute), batch_per_worker, constant_batch)
+
+    def _noise_reports(self, every: int, hold_batch: bool) -> NoiseReports | None:
+        noise = self._make_noise(every)
+        if noise is None:
+            message = "the gradient noise scale is not measured in this kind of training: its goodput is not known"
+            self._warnings.warn("gradient noise", message)
+            return None
+        self.register("gradient_noise", noise)
+        return NoiseReports(noise, batch_grows=not hold_batch)
+
+    def _make_noise(self, every: int) -> NoiseMeter | None:
+        """What measures the gradient noise scale in one of so many steps; None: that is not possible."""
+        del every
+        return None
 
     def _make_rates(
         self, optimizer: torch.optim.Optimizer, reference_batch: int | None, rule: ScalingRule, warmup_samples: int
@@ -258,6 +279,8 @@ class Training(Replica):
         Raises:
             SystemExit: the process has to end, and its state is on disk. Do not catch it.
         """
+        if self._noise is not None:
+            self._noise.end(self.global_batch, self.workers)
         self._consistent = False
         with self._rates.scaled(self.optimizer.param_groups):
             self._apply_gradients()
@@ -265,6 +288,15 @@ class Training(Replica):
             self._call_for_batch(call)
         self._count()
         self._check_if_due()
+        self._begin_noise()
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._begin_noise()
+
+    def _begin_noise(self) -> None:
+        if self._noise is not None:
+            self._noise.begin(self._sampler.share)
 
     def _apply_gradients(self) -> None:
         if self._grad_scaler is None:

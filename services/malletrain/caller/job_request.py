@@ -136,7 +136,7 @@ class JobRequest:
         scale_down: Stall of a shrink in seconds; None: it is measured.
         backend: `horovod`, `torchrun` or `command`; empty: what the script shows.
         weight: Priority weight.
-        value: What its speed is worth: `linear`, `diminishing=0.5`, `points=1:1,4:3` or `deadline=24h`.
+        value: What its speed is worth: `linear`, `diminishing=0.5`, `points=1:1,4:3`, `deadline=24h` or `goodput`.
         target_samples: Samples after which it is complete; 0: no target.
         max_restarts: Restarts after failures before it is FAILED; None: JobManager's default.
         profile: `auto`, `always` or `never`: whether its scaling curve is measured on purpose; empty: the default.

@@ -80,7 +80,15 @@ COLLECTIVE_SECONDS = "MALLETRAIN_COLLECTIVE_SECONDS"
 """Backend `torchrun`: how long a collective of the workers may take, in whole seconds."""
 STEP_TIMES = "MALLETRAIN_STEP_TIMES"
 """0: the client does not measure how long each worker's own part of a step takes; not set, or 1: it does."""
+GRADIENT_NOISE = "MALLETRAIN_GRADIENT_NOISE"
+"""1: the client measures the gradient noise scale in one step of ten; N above 1: in one of N; 0: it does not; not set:
+what the script says. Set for a job whose value is its goodput, unless the user has set it."""
 TRACKERS = "MALLETRAIN_TRACKERS"
 """Trackers whose runs go on over restarts, of wandb, mlflow and tensorboard, separated by commas; not set: none."""
-OF_USERS = frozenset({FEED, FEED_FOLDER, FEED_ACROSS_NODES, BATCH_PER_WORKER, COLLECTIVE_SECONDS, STEP_TIMES, TRACKERS})
+OF_USERS = frozenset(
+    {
+        *(FEED, FEED_FOLDER, FEED_ACROSS_NODES, BATCH_PER_WORKER),
+        *(COLLECTIVE_SECONDS, STEP_TIMES, GRADIENT_NOISE, TRACKERS),
+    }
+)
 """Those that a user may set for a job; all others are MalleTrain's own."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from malletrain.model.goodput import GoodputTerms, GradientNoise, StatisticalEfficiency
+
 MAX_POINTS = 32
 MIN_SPEEDUP, MAX_SPEEDUP = 1e-3, 1e6
 MAX_VALUE = 1e6
@@ -34,24 +36,27 @@ class ValuePoint:
 
 @dataclass(frozen=True)
 class ValueCurve:
-    """What speeds count for. One of the three forms; without any, a speed counts for itself.
+    """What speeds count for. One of the four forms; without any, a speed counts for itself.
 
     Attributes:
         exponent: `diminishing`: a speedup s counts for s to the power of it, above 0 and at most 1.
         points: Piecewise linear: from (0, 0) through these points, with ascending speedups, and flat beyond the last.
         needed_rate: In samples/s: up to it each sample counts `urgency` times, beyond it once. 0: there is none.
         urgency: At least 1.
+        efficiency: Goodput: a speed counts times this; None: another form.
     """
 
     exponent: float = 1.0
     points: tuple[ValuePoint, ...] = ()
     needed_rate: float = 0.0
     urgency: float = 1.0
+    efficiency: StatisticalEfficiency | None = None
 
     @property
     def linear(self) -> bool:
         """Whether a speed counts for itself."""
-        return self.exponent == 1.0 and not self.points and not (self.needed_rate and self.urgency != 1.0)
+        needs_more = self.needed_rate and self.urgency != 1.0
+        return self.exponent == 1.0 and not self.points and not needs_more and self.efficiency is None
 
     @property
     def most(self) -> float:
@@ -84,10 +89,17 @@ class Deadline:
 
 @dataclass(frozen=True)
 class SpeedValue:
-    """The value of a job as it is submitted: a curve, or a deadline, from which a curve follows at every plan."""
+    """The value of a job as it is submitted: a curve, or what a curve follows from at every plan.
+
+    Attributes:
+        curve: Linear where one of the others is given.
+        deadline: By which it is to be done.
+        goodput: What is declared of its batch and noise scale, if its goodput counts.
+    """
 
     curve: ValueCurve = LINEAR
     deadline: Deadline | None = None
+    goodput: GoodputTerms | None = None
 
     @property
     def most(self) -> float:
@@ -98,8 +110,20 @@ class SpeedValue:
 LINEAR_VALUE = SpeedValue()
 
 
+def goodput_curve(terms: GoodputTerms, told: GradientNoise | None, min_nodes: int) -> ValueCurve:
+    """The value curve of a job whose goodput counts; linear while its efficiency is not known.
+
+    Args:
+        terms: As submitted.
+        told: What the training tells of its gradients; None: nothing yet.
+        min_nodes: Its least scale in nodes.
+    """
+    efficiency = terms.efficiency(told, min_nodes)
+    return LINEAR if efficiency is None else ValueCurve(efficiency=efficiency)
+
+
 def curve_at(value: SpeedValue, submitted: float, now: float, remaining_samples: float) -> ValueCurve:
-    """The value curve of a job at some time; linear once its deadline has passed.
+    """The value curve of a job at some time, but for goodput; linear once its deadline has passed.
 
     Args:
         value: As submitted.

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import structlog
@@ -15,6 +15,7 @@ from typing_extensions import override
 from malletrain.common.tasks import lasting
 from malletrain.monitor.job_recorder import JobRecorder
 from malletrain.monitor.machine.machine import Effects, MonitorMachine
+from malletrain.monitor.machine.noise import noise_among
 from malletrain.monitor.machine.progress import ReportedBatch
 from malletrain.monitor.machine.stimuli import (
     BatchesReported,
@@ -398,6 +399,8 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             try:
                 batch, worker_times = parse_report(request), parse_worker_times(request)
                 values = parse_metric_values(request)
+                if values:
+                    batch = replace(batch, noise=noise_among({value.name: value.value for value in values}))
                 if stream.identify(batch):
                     self._budget.open(batch.job_id)
                     stream.counted = True

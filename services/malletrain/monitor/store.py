@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import (
@@ -26,7 +27,7 @@ from malletrain.monitor.machine.progress import JobProgress, ReporterState
 from malletrain.monitor.machine.stalls import MeasuredRescale
 from malletrain.monitor.machine.throughput import MeasuredPoint, SpanPoint
 from malletrain.monitor.machine.trackers import StoredJob
-from malletrain.monitor.training_metrics.store import METADATA, MetricStore
+from malletrain.monitor.training_metrics.store import METADATA, MetricStore, noise_told
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 
 __all__ = ["METADATA", "MonitorStore"]
@@ -123,8 +124,9 @@ class MonitorStore:
         """All stored jobs, by identifier."""
         with self._engine.connect() as connection:
             jobs = _stored_jobs(connection)
+            noise = noise_told(connection)
         self._written = {job.job_id: _rows_of(job) for job in jobs}
-        return jobs
+        return [replace(job, noise=noise[job.job_id]) if job.job_id in noise else job for job in jobs]
 
     def write(self, jobs: Iterable[StoredJob]) -> None:
         """Store jobs in one transaction.

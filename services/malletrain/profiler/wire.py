@@ -10,6 +10,7 @@ from malletrain.profiler.machine.points import CurvePoint, CurveSource
 from malletrain.profiler.machine.profile_scheduler import ProfilingState
 from malletrain.profiler.machine.runs import ProfileRun
 from malletrain.profiler.machine.stimuli import JobsReported, NodesReported, ScalingReported
+from malletrain.runtime.job_value_messages import noise_from_proto
 from malletrain.runtime.messages import job_state_of, message_of, terms_of, unix_seconds
 from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.v1 import job_manager_pb2, monitor_pb2, profiler_pb2, resources_pb2, scavenger_pb2
@@ -106,6 +107,7 @@ def measurements_of(record: monitor_pb2.ScalingRecord, before: JobMeasurements) 
         scale_down_seconds=record.scale_down_seconds if record.HasField("scale_down_seconds") else None,
         checkpoint_seconds=record.checkpoint_seconds,
         rescales=before.rescales if before.rescales == rescales else rescales,
+        noise=noise_from_proto(record.noise) if record.HasField("noise") else None,
     )
 
 

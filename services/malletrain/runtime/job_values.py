@@ -6,6 +6,13 @@ import math
 from collections.abc import Callable
 from functools import partial
 
+from malletrain.model.goodput import (
+    MAX_BATCH,
+    MAX_NOISE_SCALE,
+    MIN_NOISE_SCALE,
+    GoodputTerms,
+    StatisticalEfficiency,
+)
 from malletrain.model.job_value import (
     DEFAULT_URGENCY,
     LINEAR_VALUE,
@@ -22,7 +29,7 @@ from malletrain.model.job_value import (
 )
 from malletrain.runtime.errors import InvalidInputError
 
-FORMS = "linear, diminishing=EXPONENT, points=SPEEDUP:VALUE,… or deadline=TIME"
+FORMS = "linear, diminishing=EXPONENT, points=SPEEDUP:VALUE,…, deadline=TIME or goodput"
 _MIN_UNIX_SECONDS = 1e9
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -49,6 +56,34 @@ def check_curve(at: str, curve: ValueCurve) -> None:
     if not (math.isfinite(curve.needed_rate) and curve.needed_rate >= 0):
         raise InvalidInputError(f"{at}.needed_rate", "a finite number of at least 0", curve.needed_rate)
     _check_urgency(at, curve.urgency)
+    if curve.efficiency is not None:
+        _check_efficiency(f"{at}.efficiency", curve.efficiency)
+
+
+def _check_efficiency(at: str, efficiency: StatisticalEfficiency) -> None:
+    _check_batch(f"{at}.batch_per_node", efficiency.batch_per_node)
+    _check_batch(f"{at}.initial_batch", efficiency.initial_batch)
+    _check_noise_scale(f"{at}.noise_scale", efficiency.noise_scale)
+
+
+def _check_batch(field: str, samples: float) -> None:
+    if not 0 < samples <= MAX_BATCH:
+        raise InvalidInputError(field, f"above 0 and at most {MAX_BATCH:.0f} samples", samples)
+
+
+def _check_noise_scale(field: str, samples: float) -> None:
+    if not MIN_NOISE_SCALE <= samples <= MAX_NOISE_SCALE:
+        raise InvalidInputError(field, f"{MIN_NOISE_SCALE:g} to {MAX_NOISE_SCALE:g} samples", samples)
+
+
+def _check_goodput(at: str, terms: GoodputTerms) -> None:
+    """Check what is declared; what is 0 is not declared."""
+    if terms.initial_batch != 0:
+        _check_batch(f"{at}.initial_batch", terms.initial_batch)
+    if terms.batch_per_node != 0:
+        _check_batch(f"{at}.batch_per_node", terms.batch_per_node)
+    if terms.noise_scale != 0:
+        _check_noise_scale(f"{at}.noise_scale", terms.noise_scale)
 
 
 def check_value(at: str, value: SpeedValue, target_samples: float) -> None:
@@ -66,6 +101,8 @@ def check_value(at: str, value: SpeedValue, target_samples: float) -> None:
     if value.curve.points and value.curve.points[0].speedup < MIN_SPEEDUP:
         expected = f"{MIN_SPEEDUP:g} to {MAX_SPEEDUP:g}"
         raise InvalidInputError(f"{at}.points[0].speedup", expected, value.curve.points[0].speedup)
+    if value.goodput is not None:
+        _check_goodput(f"{at}.goodput", value.goodput)
     if value.deadline is None:
         return
     if not 0 < value.deadline.seconds <= MAX_SECONDS:
@@ -84,7 +121,7 @@ def parse_value(text: str, field: str = "--value") -> SpeedValue:
     """The value that a text describes: see FORMS.
 
     `deadline=` takes a time since the submission (90m, 24h, 7d) or seconds since the epoch, and may name the urgency
-    after a colon.
+    after a colon. `goodput=` takes initial batch, samples of a node and noise scale, each of which may be left out.
 
     Raises:
         InvalidInputError: the text has another form; the error names `field`.
@@ -94,6 +131,7 @@ def parse_value(text: str, field: str = "--value") -> SpeedValue:
         "diminishing": _diminishing,
         "points": _points,
         "deadline": _deadline,
+        "goodput": _goodput,
     }
     if text.strip() in ("", "linear"):
         return LINEAR_VALUE
@@ -138,12 +176,25 @@ def _deadline(text: str, field: str) -> SpeedValue:
     return SpeedValue(deadline=Deadline(seconds, after_submission=unit is not None, urgency=times))
 
 
+def _goodput(text: str, field: str) -> SpeedValue:
+    expected = "goodput or goodput=INITIAL_BATCH:BATCH_PER_NODE:NOISE_SCALE, e.g. goodput=64:32:1500 or goodput=64"
+    parts = text.split(":")
+    if len(parts) > 3:
+        raise InvalidInputError(field, expected, text)
+    return SpeedValue(goodput=GoodputTerms(*(_number(part, field, expected) if part else 0.0 for part in parts)))
+
+
 def value_text(value: SpeedValue) -> str:
     """A value as `parse_value` reads it."""
     deadline, curve = value.deadline, value.curve
     if deadline is not None:
         urgency = "" if deadline.urgency == DEFAULT_URGENCY else f":{deadline.urgency!r}"
         return f"deadline={deadline.seconds!r}{'s' if deadline.after_submission else ''}{urgency}"
+    if value.goodput is not None:
+        terms = value.goodput
+        figures = (terms.initial_batch, terms.batch_per_node, terms.noise_scale)
+        declared = ":".join(repr(figure) if figure else "" for figure in figures).rstrip(":")
+        return f"goodput={declared}" if declared else "goodput"
     if curve.points:
         return "points=" + ",".join(f"{point.speedup!r}:{point.value!r}" for point in curve.points)
     return "linear" if curve.linear else f"diminishing={curve.exponent!r}"

@@ -92,6 +92,9 @@ def worths(job: JobDemand, sizes: Sequence[int] | NDArray[np.int64]) -> NDArray[
     value = job.value
     if value.linear:
         return own
+    if value.efficiency is not None:
+        last = job.curve[-1].nodes  # a job that holds more trains no faster, by its curve, and learns no less
+        return own * np.asarray([value.efficiency.at(min(int(nodes), last)) for nodes in sizes], dtype=np.float64)
     if value.needed_rate:
         return own + (value.urgency - 1.0) * np.minimum(own, value.needed_rate)
     alone = float(rates(job, [1])[0])

@@ -27,8 +27,9 @@ from malletrain.allocator.problem.pools import PlannerOptions, PoolTerms, join, 
 from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
 from malletrain.allocator.problem.validation import fault_of
 from malletrain.common.memory_by_job import MemoryByJob
+from malletrain.model.goodput import GradientNoise
 from malletrain.model.job_terms import JobTerms
-from malletrain.model.job_value import LINEAR, LINEAR_VALUE, SpeedValue, ValueCurve, curve_at
+from malletrain.model.job_value import LINEAR, LINEAR_VALUE, SpeedValue, ValueCurve, curve_at, goodput_curve
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits, TraitCensus
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.model.topology import GroupPath, TopologyPreference
@@ -111,10 +112,18 @@ class PlannedValue:
             return None
         return deadline.seconds + (self.submitted if deadline.after_submission else 0.0)
 
-    def curve(self, now: float) -> ValueCurve:
-        """The value curve at `now`, in seconds since the epoch."""
+    def curve(self, now: float, noise: GradientNoise | None = None, min_nodes: int = 1) -> ValueCurve:
+        """The value curve at some time.
+
+        Args:
+            now: In seconds since the epoch.
+            noise: What the training tells of its gradients; None: nothing.
+            min_nodes: The job's least scale in nodes.
+        """
         if self is LINEAR_PLAN:
             return LINEAR
+        if self.value.goodput is not None:
+            return goodput_curve(self.value.goodput, noise, min_nodes)
         return curve_at(self.value, self.submitted, now, self.target_samples - self.samples)
 
 
@@ -156,6 +165,7 @@ class JobCurve:
         stalls: Stalls measured for pairs of scales; they replace the two above.
         known: Whether it rests on anything that is declared or measured.
         sure: Scales at which it is declared, or measured well enough.
+        noise: What the training tells of its gradients; None: nothing.
     """
 
     points: tuple[ScalingPoint, ...]
@@ -164,6 +174,7 @@ class JobCurve:
     stalls: tuple[RescaleStall, ...] = ()
     known: bool = True
     sure: tuple[int, ...] = ()
+    noise: GradientNoise | None = None
 
 
 @dataclass(frozen=True)
@@ -306,7 +317,7 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
     for job in jobs:
         curve = plan_input.curves[job.id]
         boot = _boot_seconds(plan_input.growth_seconds.get(job.id, 0.0), curve, forward)
-        value = job.value.curve(plan_input.unix_seconds)
+        value = job.value.curve(plan_input.unix_seconds, curve.noise, job.min_nodes)
         demands.append(_demand(job, curve, stays, named, boot, value))
     problem = AllocationProblem(
         nodes=tuple(stays),

@@ -32,7 +32,7 @@ from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.model.survival_curve import SurvivalCurve
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import planner_of, planner_value, spec_from_proto
-from malletrain.runtime.job_value_messages import curve_from_proto, curve_to_proto, value_from_proto
+from malletrain.runtime.job_value_messages import curve_from_proto, curve_to_proto, noise_from_proto, value_from_proto
 from malletrain.runtime.messages import job_state_of, message_of, terms_of, unix_seconds
 from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.topology_messages import (
@@ -321,6 +321,7 @@ def _curve(profile: profiler_pb2.Profile, caution: float) -> JobCurve:
         stalls=_stalls(profile.stalls),
         known=any(point.source != profiler_pb2.CURVE_SOURCE_PRIOR for point in profile.points),
         sure=tuple(point.nodes for point in profile.points if _is_sure(point)),
+        noise=noise_from_proto(profile.noise) if profile.HasField("noise") else None,
     )
 
 

@@ -92,7 +92,8 @@ def submit(
         str,
         typer.Option(
             help="What its speed is worth: linear, diminishing=0.5, points=1:1,4:3 (speedup:value), or deadline=24h,"
-            " which counts 4 times what is needed to reach the target in time (deadline=24h:8: 8 times)."
+            " which counts 4 times what is needed to reach the target in time (deadline=24h:8: 8 times), or goodput,"
+            " by which samples of larger batches count less."
         ),
     ] = "linear",
     target_samples: Annotated[

@@ -72,7 +72,9 @@ def worker_environment(
         env.BURST_BUFFER_GB: str(spec.burst_buffer_gb or ""),
         env.NODES_PER_REPLICA: str(spec.nodes_per_replica) if spec.nodes_per_replica > 1 else "",
     }
+    measured = {env.GRADIENT_NOISE: "1"} if spec.value.goodput is not None else {}
     return {
+        **measured,
         **spec.environment,
         env.JOB_ID: job_id,
         env.JOB_DIR: str(folder),

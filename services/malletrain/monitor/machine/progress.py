@@ -13,6 +13,7 @@ from typing import Self
 
 import numpy as np
 
+from malletrain.monitor.machine.noise import NoiseSeen
 from malletrain.monitor.machine.options import MonitorOptions
 
 NO_POSITION = -1
@@ -153,6 +154,7 @@ class ReportedBatch:
         lineage: Identifies the processes that hand the model on in memory; empty: not known.
         saves: How the newest save went that the reporter knows of; None: it knows of none.
         phase: The phase that it is in; None: none.
+        noise: What it tells of its gradients; None: nothing new.
     """
 
     job_id: str
@@ -165,6 +167,7 @@ class ReportedBatch:
     lineage: str = ""
     saves: SaveState | None = None
     phase: PhaseSeen | None = None
+    noise: NoiseSeen | None = None
 
 
 @dataclass(frozen=True, slots=True)

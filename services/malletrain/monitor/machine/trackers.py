@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
+from malletrain.model.goodput import GradientNoise
 from malletrain.model.scaling import ScaleCommand
+from malletrain.monitor.machine.noise import NOTHING_SEEN, NoiseSeen
 from malletrain.monitor.machine.options import MonitorOptions
 from malletrain.monitor.machine.progress import (
     MAX_COUNT,
@@ -47,6 +49,7 @@ class StoredJob:
         points: Throughput by scale, the present visit included.
         rescales: The newest rescales.
         spans: Throughput by scale and by how near the nodes were, the present visit included.
+        noise: What it has told of its gradients.
     """
 
     job_id: str
@@ -57,6 +60,7 @@ class StoredJob:
     points: tuple[MeasuredPoint, ...]
     rescales: tuple[MeasuredRescale, ...]
     spans: tuple[SpanPoint, ...] = ()
+    noise: NoiseSeen = NOTHING_SEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class JobScaling:
         scale_down_seconds: Median stall of the newest shrinks in seconds; None before the first.
         rescales: The newest rescales, oldest first.
         checkpoint_seconds: What saving the state and reading it again takes at a rescale; 0: not known, or it does not.
+        noise: What the training tells of its gradients; None: nothing, or not all.
     """
 
     job_id: str
@@ -78,6 +83,7 @@ class JobScaling:
     scale_down_seconds: float | None
     rescales: tuple[MeasuredRescale, ...]
     checkpoint_seconds: float = 0.0
+    noise: GradientNoise | None = None
 
 
 @dataclass(init=False)
@@ -96,6 +102,7 @@ class JobTracker:
     _dropped: int = field(init=False)
     _feed: FeedUse | None = field(init=False)
     _saves: SaveState | None = field(init=False)
+    _noise: NoiseSeen = field(init=False)
     _phase: PhaseSeen | None = field(init=False)
     _phase_told: float = field(init=False)
     _reporters: ReporterSequences = field(init=False)
@@ -128,6 +135,7 @@ class JobTracker:
         self._dropped = stored.dropped_records
         self._feed = None
         self._saves = None
+        self._noise = stored.noise
         self._phase = None
         self._phase_told = now
         self._reporters = ReporterSequences(stored.reporters)
@@ -148,6 +156,8 @@ class JobTracker:
             self._feed = batch.feed
         if batch.saves is not None and self._reporters.is_newest(batch.reporter_id):
             self._saves = batch.saves
+        if batch.noise is not None and self._reporters.is_newest(batch.reporter_id):
+            self._noise = batch.noise.after(self._noise)
         self._see_phase(batch, now)
         if known == len(batch.records):
             return
@@ -294,6 +304,7 @@ class JobTracker:
             scale_down_seconds=stalls.scale_down_seconds(),
             rescales=stalls.rescales(),
             checkpoint_seconds=0.0 if self._saves is None else self._saves.rescale_seconds,
+            noise=self._noise.noise,
         )
 
     def drop_reasons(self) -> None:
@@ -311,6 +322,7 @@ class JobTracker:
             points=self._throughput.recent_points(),
             rescales=self._stalls.rescales(),
             spans=self._throughput.span_points(),
+            noise=self._noise,
         )
 
 

@@ -29,6 +29,8 @@ from sqlalchemy import (
     select,
 )
 
+from malletrain.model.goodput import BATCH_PER_NODE_METRIC, NOISE_SCALE_METRIC
+from malletrain.monitor.machine.noise import NoiseSeen, noise_among
 from malletrain.monitor.training_metrics.history import (
     MAX_NAMES,
     HistoryEnd,
@@ -239,6 +241,17 @@ class MetricStore:
             if oldest is None:
                 return
             self.forget(connection, [oldest])
+
+
+def noise_told(connection: Connection) -> dict[str, NoiseSeen]:
+    """What jobs have last told of their gradients, of those that have told anything."""
+    names = (NOISE_SCALE_METRIC, BATCH_PER_NODE_METRIC)
+    rows = connection.execute(select(_ENDS.c.job_id, _ENDS.c.name, _ENDS.c.value).where(_ENDS.c.name.in_(names)))
+    told: dict[str, dict[str, float]] = {}
+    for job_id, name, value in rows:
+        told.setdefault(job_id, {})[name] = value
+    found = {job_id: noise_among(values) for job_id, values in told.items()}
+    return {job_id: noise for job_id, noise in found.items() if noise is not None}
 
 
 def _extend(

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from malletrain.model.goodput import GradientNoise
 from malletrain.model.job_terms import JobTerms
 from malletrain.model.scaling import MIN_RATE, RescaleStall
 from malletrain.profiler.machine.curve import Prior, estimate, prior_rate, single_node_rate
@@ -127,6 +128,7 @@ class JobMeasurements:
         scale_down_seconds: Median stall of its shrinks; None before the first.
         rescales: Its single rescales, oldest first.
         checkpoint_seconds: What saving its state and reading it again takes at a rescale; 0: not known, or it does not.
+        noise: What it tells of its gradients; None: nothing.
     """
 
     points: tuple[CurvePoint, ...] = ()
@@ -134,6 +136,7 @@ class JobMeasurements:
     scale_down_seconds: float | None = None
     rescales: tuple[RescaleStall, ...] = ()
     checkpoint_seconds: float = 0.0
+    noise: GradientNoise | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,7 @@ class JobProfile:
         fit: Name of the fitted shape; empty where none was fitted.
         family: Family that shares the curve; empty where there is none or the job has left it.
         fit_line: The fitted shape up to the largest measured scale: nodes and samples/s.
+        noise: What the training tells of its gradients; None: nothing. It is not shared with a family.
     """
 
     job_id: str
@@ -159,6 +163,7 @@ class JobProfile:
     fit: str = ""
     family: str = ""
     fit_line: tuple[tuple[int, float], ...] = ()
+    noise: GradientNoise | None = None
 
 
 _MAX_ENDED = 500
@@ -369,7 +374,8 @@ class CurveEstimator:
         stalls = stalls_by_pair((*shared, *measured.rescales), up, down, options.pair_stall_weight)
         family = "" if job_id in self.families.left else declared.family
         line = fit.line(min(declared.min_nodes, fitted[-1].nodes), fitted[-1].nodes) if fit else ()
-        return JobProfile(job_id, tuple(points), up, down, stalls, fit.name if fit else "", family, line)
+        fit_name = fit.name if fit else ""
+        return JobProfile(job_id, tuple(points), up, down, stalls, fit_name, family, line, measured.noise)
 
 
 def has_moved(before: JobMeasurements, after: JobMeasurements, least_change: float) -> bool:
@@ -394,6 +400,8 @@ def has_moved(before: JobMeasurements, after: JobMeasurements, least_change: flo
     step = least_change / 16
     if abs(after.checkpoint_seconds - before.checkpoint_seconds) > step * after.checkpoint_seconds:
         return True
+    if _noise_moved(before.noise, after.noise, step):
+        return True
     return any(
         abs(new.rate - old.rate) > step * max(old.rate, new.rate) or abs(new.relative_error - old.relative_error) > step
         for old, new in zip(before.points, after.points, strict=True)
@@ -412,6 +420,8 @@ def differs(before: JobProfile, after: JobProfile, options: ProfilerOptions) -> 
         return True
     if any(_curve_moved(old, new, options) for old, new in zip(before.points, after.points, strict=True)):
         return True
+    if _noise_moved(before.noise, after.noise, options.least_change):
+        return True
     stalls = [
         (before.scale_up.seconds, after.scale_up.seconds),
         (before.scale_down.seconds, after.scale_down.seconds),
@@ -427,6 +437,12 @@ def _without_figures(profile: JobProfile) -> tuple[object, ...]:
         [(stall.from_nodes, stall.to_nodes) for stall in profile.stalls],
         (profile.scale_up.source, profile.scale_down.source, profile.fit, profile.family),
     )
+
+
+def _noise_moved(old: GradientNoise | None, new: GradientNoise | None, least_change: float) -> bool:
+    if old is None or new is None or old.batch_per_node != new.batch_per_node:
+        return old != new
+    return abs(new.noise_scale - old.noise_scale) > least_change * max(old.noise_scale, new.noise_scale)
 
 
 def _curve_moved(old: CurvePoint, new: CurvePoint, options: ProfilerOptions) -> bool:

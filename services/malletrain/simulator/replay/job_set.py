@@ -11,7 +11,7 @@ from typing import Any
 
 from malletrain.allocator.problem.allocation_problem import JobDemand
 from malletrain.job_manager.machine.admission import MAX_BURST_BUFFER_GB
-from malletrain.model.job_value import LINEAR_VALUE, SpeedValue
+from malletrain.model.job_value import LINEAR_VALUE, SpeedValue, goodput_curve
 from malletrain.model.node_needs import MAX_AMOUNTS, NO_NEEDS, NeedError, NodeNeeds, check_needs
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
@@ -62,8 +62,13 @@ class ReplayJob:
     needs: NodeNeeds = NO_NEEDS
 
     def demand(self) -> JobDemand:
-        """The job as part of an allocation problem; of a deadline nothing is in it, since that depends on the time."""
+        """The job as part of an allocation problem; of a deadline nothing is in it, since that depends on the time.
+
+        Of goodput what is declared is in it: no training tells anything here.
+        """
         up, down, value = self.scale_up_s, self.scale_down_s, self.value.curve
+        if self.value.goodput is not None:
+            value = goodput_curve(self.value.goodput, None, self.min_nodes)
         return JobDemand(self.id, self.min_nodes, self.max_nodes, self.curve, up, down, value=value)
 
     def free(self) -> ReplayJob:
