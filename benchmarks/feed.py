@@ -47,8 +47,11 @@ class FeedFigures:
     seconds: float
 
 
-def measure(kind: str, trainings: int, samples: int, size: int, workers: int | None) -> FeedFigures:
-    """Run some trainings of one kind side by side.
+def measure(kind: str, trainings: int, samples: int, size: int, workers: int | None, step: float = 0.0) -> FeedFigures:
+    """Run some trainings of one kind side by side; what their feed writes is printed.
+
+    Args:
+        step: Seconds of a step on an emulated accelerator; 0: the CNN is trained.
 
     Raises:
         RuntimeError: one of them fails.
@@ -57,7 +60,7 @@ def measure(kind: str, trainings: int, samples: int, size: int, workers: int | N
         log = Path(folder) / "prepared"
         log.touch()
         settings = {"size": size, "samples": samples, "batch": 16, "log": str(log)}
-        settings |= {"feed": SPEC if kind == "feed" else "", "workers": workers}
+        settings |= {"feed": SPEC if kind == "feed" else "", "workers": workers, "step": step}
         environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLETRAIN_FEED_FOLDER": f"{folder}/feeds"}
 
         def start(role: str) -> subprocess.Popen[str]:
@@ -74,6 +77,8 @@ def measure(kind: str, trainings: int, samples: int, size: int, workers: int | N
             start("producer")
         processes = [start(kind) for _ in range(trainings)]
         seconds = max(_result(process)["seconds"] for process in processes)
+        for path in Path(folder).glob("feeds/*.log"):
+            sys.stderr.write(path.read_text())
         lines = [line.split() for line in log.read_text().splitlines()]
         return FeedFigures(kind, workers, trainings, len(lines), sum(float(cost) for _, cost in lines), seconds)
 
@@ -104,6 +109,9 @@ def main() -> int:
     parser.add_argument(
         "--workers", default="2", help="processes that prepare, of each DataLoader and feed; auto: the feed chooses"
     )
+    parser.add_argument(
+        "--step", type=float, default=0.0, help="seconds of a step on an emulated accelerator; 0: train"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     kinds = ["alone", "feed"]
@@ -117,7 +125,7 @@ def main() -> int:
         if workers is None and kind != "feed":
             continue
         started = time.monotonic()
-        figures.append(measure(kind, count, options.samples, options.size, workers))
+        figures.append(measure(kind, count, options.samples, options.size, workers, options.step))
         seconds = time.monotonic() - started
         print(f"{kind}, {workers or 'auto'} workers, {count} trainings: {seconds:.0f} s", file=sys.stderr)
     if options.json:

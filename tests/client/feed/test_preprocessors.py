@@ -15,9 +15,9 @@ from malletrain.client.feeding.preprocessors import (
     LOWER_MARGIN,
     MARGIN,
     MOST,
-    Choice,
+    ProcessChoice,
     CoreUse,
-    Seen,
+    GroupMeasured,
     assumed_supply,
     candidates,
     choose_preprocessors,
@@ -84,8 +84,8 @@ def test_trainings_that_use_little_leave_all_cores() -> None:
     assert CoreUse(8, trainer_cores=3).limit(1000.0, {1: 10.0}) == 5
 
 
-def seen_of(demand: float, *, waits: bool, measured: dict[int, float], cores: int) -> Seen:
-    return Seen(demand, waits, measured, CoreUse(cores))
+def seen_of(demand: float, *, waits: bool, measured: dict[int, float], cores: int) -> GroupMeasured:
+    return GroupMeasured(demand, waits, measured, CoreUse(cores))
 
 
 @given(st.floats(0.1, 1e6), st.booleans(), measurements, limits, st.integers(1, MOST))
@@ -93,7 +93,7 @@ def test_a_constant_input_is_answered_once(
     demand: float, waits: bool, measured: dict[int, float], cores: int, begin: int
 ) -> None:
     seen = seen_of(demand, waits=waits, measured=measured, cores=cores)
-    choice, numbers = Choice(begin), [begin]
+    choice, numbers = ProcessChoice(begin), [begin]
     for turn in range(400):
         choice = choice.after(seen, 0.5 * turn, CALM)
         numbers.append(choice.number)
@@ -109,13 +109,13 @@ def test_a_constant_input_is_answered_once(
 
 def test_it_is_raised_at_once_and_only_where_trainings_wait() -> None:
     measured = {1: 100.0}
-    assert Choice(1).after(seen_of(350, waits=True, measured=measured, cores=16), 0.0, CALM) == Choice(4)
-    assert Choice(1).after(seen_of(350, waits=False, measured=measured, cores=16), 0.0, CALM) == Choice(1)
-    assert Choice(1).after(seen_of(350, waits=True, measured=measured, cores=3), 0.0, CALM) == Choice(3)
+    assert ProcessChoice(1).after(seen_of(350, waits=True, measured=measured, cores=16), 0.0, CALM) == ProcessChoice(4)
+    assert ProcessChoice(1).after(seen_of(350, waits=False, measured=measured, cores=16), 0.0, CALM) == ProcessChoice(1)
+    assert ProcessChoice(1).after(seen_of(350, waits=True, measured=measured, cores=3), 0.0, CALM) == ProcessChoice(3)
 
 
 def test_it_is_lowered_after_a_calm_to_what_was_needed_in_it() -> None:
-    choice, measured = Choice(8), {8: 800.0}
+    choice, measured = ProcessChoice(8), {8: 800.0}
     for now in range(70):
         demand = 250.0 if now == 30 else 100.0
         choice = choice.after(seen_of(demand, waits=False, measured=measured, cores=16), float(now), CALM)
@@ -123,17 +123,17 @@ def test_it_is_lowered_after_a_calm_to_what_was_needed_in_it() -> None:
         if now >= CALM:
             break
     # One wait, and the calm begins anew.
-    choice = Choice(8, calm_since=0.0, calm_most=1)
+    choice = ProcessChoice(8, calm_since=0.0, calm_most=1)
     waited = choice.after(seen_of(100, waits=True, measured=measured, cores=16), 59.0, CALM)
-    assert waited == Choice(8)
+    assert waited == ProcessChoice(8)
     assert waited.after(seen_of(100, waits=False, measured=measured, cores=16), 61.0, CALM).number == 8
 
 
 def test_cores_that_are_gone_are_left_at_once_and_those_of_trainings_after_a_calm() -> None:
     measured = {8: 800.0}
-    assert Choice(8).after(seen_of(1e6, waits=True, measured=measured, cores=4), 0.0, CALM).number == 4
-    busy = Seen(1000.0, True, measured, CoreUse(8, trainer_cores=4))
-    choice = Choice(8)
+    assert ProcessChoice(8).after(seen_of(1e6, waits=True, measured=measured, cores=4), 0.0, CALM).number == 4
+    busy = GroupMeasured(1000.0, True, measured, CoreUse(8, trainer_cores=4))
+    choice = ProcessChoice(8)
     for now in (0.0, 30.0, 59.0):
         choice = choice.after(busy, now, CALM)
         assert choice.number == 8
@@ -148,7 +148,7 @@ def test_cores_that_are_gone_are_left_at_once_and_those_of_trainings_after_a_cal
 )
 def test_a_loop_with_noise_comes_to_rest(demand: float, supply: Callable[[int], float]) -> None:
     noise, cores = random.Random(1), 16
-    choice, measured, numbers = Choice(1), {}, [1]
+    choice, measured, numbers = ProcessChoice(1), {}, [1]
     for turn in range(4000):
         rate = supply(choice.number)
         measured[choice.number] = rate * noise.uniform(0.97, 1.03)

@@ -12,7 +12,7 @@ import pytest
 
 from malletrain.client.feeding.cores import cpu_seconds, process_of, usable_cores
 from malletrain.client.feeding.pace import PaceMeter, SupplyMeter
-from malletrain.client.feeding.rate_memory import Remembered, memory_path, parse, recall, remember
+from malletrain.client.feeding.rate_memory import RememberedRates, memory_path, parse, recall, remember
 from malletrain.client.feeding.sizing import LOOK_SECONDS, GroupSizing, TrainerTimes
 
 AFFINITY = len(os.sched_getaffinity(0))
@@ -86,12 +86,12 @@ def test_what_is_remembered_comes_back(tmp_path: Path) -> None:
     path = memory_path(environ, "key")
     assert path is not None
     assert path.parent == tmp_path / "job" / "feeds"
-    assert recall(path) == Remembered()
-    found = Remembered(4, {1: 100.5, 4: 390.0})
+    assert recall(path) == RememberedRates()
+    found = RememberedRates(4, {1: 100.5, 4: 390.0})
     remember(path, found)
     assert recall(path) == found
     path.write_text("x" * 5000)
-    assert recall(path) == Remembered()
+    assert recall(path) == RememberedRates()
     # Each node of a fleet has its own, in the folder that all of them see.
     fleet = environ | {"MALLETRAIN_FEED_PEERS": str(tmp_path / "fleet")}
     one, other = memory_path(fleet, "key"), memory_path(fleet | {"MALLETRAIN_NODE": "n2#0"}, "key")
@@ -172,7 +172,7 @@ def test_a_process_that_cannot_be_started_is_done_without() -> None:
 
 def test_a_feed_begins_with_no_more_than_there_are_cores_for(tmp_path: Path) -> None:
     path = tmp_path / "rates.json"
-    remember(path, Remembered(16, {16: 50.0}))
+    remember(path, RememberedRates(16, {16: 50.0}))
     assert GroupSizing(60.0, path, cores=lambda: 4).begin == 4
     assert GroupSizing(60.0, path, cores=lambda: 64).begin == 16
     assert GroupSizing(60.0, path, cores=lambda: 64).rates == {16: 50.0}

@@ -100,7 +100,7 @@ class CoreUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GroupMeasured:
     """What a feed has measured of a group of trainings.
 
     Attributes:
@@ -117,7 +117,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ProcessChoice:
     """A number of processes, and whether a lower one would do.
 
     Attributes:
@@ -130,11 +130,11 @@ class Choice:
     calm_since: float | None = None
     calm_most: int = 1
 
-    def within(self, most: int) -> Choice:
+    def within(self, most: int) -> ProcessChoice:
         """The same, but no more than so many."""
-        return self if self.number <= most else Choice(most)
+        return self if self.number <= most else ProcessChoice(most)
 
-    def after(self, seen: Seen, now: float, calm_seconds: float) -> Choice:
+    def after(self, seen: GroupMeasured, now: float, calm_seconds: float) -> ProcessChoice:
         """What to run with from now on.
 
         The number is raised at once while trainings wait. It is lowered once a lower one would have done for
@@ -150,15 +150,15 @@ class Choice:
         if seen.waits and held.number < limit:
             wanted = choose_preprocessors(seen.demand, seen.measured, limit)
             if wanted > held.number:
-                return Choice(wanted)
+                return ProcessChoice(wanted)
         lower = choose_preprocessors(seen.demand, seen.measured, limit, margin=LOWER_MARGIN)
         if held.number > limit:
             lower = min(lower, limit)
         elif seen.waits or lower >= held.number:
-            return Choice(held.number)
+            return ProcessChoice(held.number)
         if held.calm_since is None:
-            return Choice(held.number, now, lower)
+            return ProcessChoice(held.number, now, lower)
         most = max(held.calm_most, lower)
         if now - held.calm_since < calm_seconds:
-            return Choice(held.number, held.calm_since, most)
-        return Choice(min(most, held.number))
+            return ProcessChoice(held.number, held.calm_since, most)
+        return ProcessChoice(min(most, held.number))

@@ -24,7 +24,7 @@ _NAME_BYTES = 8
 
 
 @dataclass(frozen=True)
-class Remembered:
+class RememberedRates:
     """What a feed has found.
 
     Attributes:
@@ -53,7 +53,7 @@ def memory_path(environ: Mapping[str, str], key: str) -> Path | None:
     return (Path(folder) if folder else Path(str(job)) / FEEDS_FOLDER) / f"{key}.{name}.rates.json"
 
 
-def remember(path: Path, found: Remembered) -> None:
+def remember(path: Path, found: RememberedRates) -> None:
     """Write it down.
 
     Raises:
@@ -65,17 +65,17 @@ def remember(path: Path, found: Remembered) -> None:
     write_atomically(path, json.dumps(content), mode=0o600, exact=True, sync=False)
 
 
-def recall(path: Path) -> Remembered:
+def recall(path: Path) -> RememberedRates:
     """What was written down; nothing if there is none, or it makes no sense."""
     try:
         with open_plain(path) as file:
             text = file.read(_MAX_BYTES + 1)
-        return parse(text) if len(text) <= _MAX_BYTES else Remembered()
+        return parse(text) if len(text) <= _MAX_BYTES else RememberedRates()
     except (OSError, ValueError):
-        return Remembered()
+        return RememberedRates()
 
 
-def parse(text: bytes) -> Remembered:
+def parse(text: bytes) -> RememberedRates:
     """Read what was written down.
 
     Raises:
@@ -91,4 +91,4 @@ def parse(text: bytes) -> Remembered:
     for number, rate in rates.items():
         if not (1 <= number <= MOST and 0 < rate < math.inf):
             raise ValueError(f"rates: expected numbers above 0 for 1 to {MOST} processes, got {number}: {rate}")
-    return Remembered(processes, rates)
+    return RememberedRates(processes, rates)

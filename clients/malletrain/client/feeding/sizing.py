@@ -10,8 +10,8 @@ from pathlib import Path
 from malletrain.client.feeding.cores import cpu_seconds, usable_cores
 from malletrain.client.feeding.group import FeedGroup, log
 from malletrain.client.feeding.pace import WAITS_FROM
-from malletrain.client.feeding.preprocessors import MOST, Choice, CoreUse, Seen
-from malletrain.client.feeding.rate_memory import Remembered, recall, remember
+from malletrain.client.feeding.preprocessors import MOST, ProcessChoice, CoreUse, GroupMeasured
+from malletrain.client.feeding.rate_memory import RememberedRates, recall, remember
 from malletrain.client.warn_once import describe
 
 LOOK_SECONDS = 0.5
@@ -67,7 +67,7 @@ class TrainerTimes:
 
 @dataclass
 class _Sized:
-    choice: Choice
+    choice: ProcessChoice
     limit: int
     times: TrainerTimes = field(default_factory=TrainerTimes)
 
@@ -100,7 +100,7 @@ class GroupSizing:
         self._sized: dict[FeedGroup, _Sized] = {}
         self._looked_at = self._written_at = float("-inf")
         self._total = cores()
-        found = recall(memory) if memory is not None else Remembered()
+        found = recall(memory) if memory is not None else RememberedRates()
         self.begin = max(1, min(found.processes, self._total, MOST))
         self.rates = found.rates
         self._written = found
@@ -123,7 +123,8 @@ class GroupSizing:
         if not groups:
             self._write(now)  # the feed may end now
         self._sized = {
-            group: self._sized.get(group) or _Sized(Choice(group.processes), min(self._total, MOST)) for group in groups
+            group: self._sized.get(group) or _Sized(ProcessChoice(group.processes), min(self._total, MOST))
+            for group in groups
         }
         for group, processes in groups.items():
             self._sized[group].times.look(now, group.done, {each: self._times(each) for each in processes})
@@ -148,7 +149,7 @@ class GroupSizing:
         if demand is None or not measured:
             sized.choice = sized.choice.within(use.most)
         else:
-            seen = Seen(demand.rate, demand.waited > WAITS_FROM, measured, use)
+            seen = GroupMeasured(demand.rate, demand.waited > WAITS_FROM, measured, use)
             sized.choice = sized.choice.after(seen, now, self._calm_seconds)
             sized.limit = use.limit(demand.rate, measured)
         if sized.choice.number == before:
@@ -157,7 +158,7 @@ class GroupSizing:
             group.resize(sized.choice.number)
         except OSError as error:
             log(f"no further process that prepares samples: {describe(error)}")
-            sized.choice = Choice(max(1, group.processes))
+            sized.choice = ProcessChoice(max(1, group.processes))
         asked = "" if demand is None else f"; trainings could take {demand.rate:,.1f} samples/s"
         log(f"{group.processes} processes prepare samples, before {before}{asked}")
         self._write(now)
@@ -172,7 +173,7 @@ class GroupSizing:
         if self._memory is None or not self._sized:
             return
         group = max(self._sized, key=lambda each: each.done)
-        found = Remembered(group.processes, group.supply.measured(now))
+        found = RememberedRates(group.processes, group.supply.measured(now))
         if found != self._written:
             self._written = found
             with contextlib.suppress(OSError):  # only the next feed would be helped
