@@ -10,7 +10,7 @@ from pathlib import Path
 from malletrain.client.feeding.cores import cpu_seconds, usable_cores
 from malletrain.client.feeding.group import FeedGroup, log
 from malletrain.client.feeding.pace import WAITS_FROM
-from malletrain.client.feeding.preprocessors import MOST, ProcessChoice, CoreUse, GroupMeasured
+from malletrain.client.feeding.preprocessors import MOST, CoreUse, GroupMeasured, ProcessChoice
 from malletrain.client.feeding.rate_memory import RememberedRates, recall, remember
 from malletrain.client.warn_once import describe
 
@@ -122,10 +122,9 @@ class GroupSizing:
         self._looked_at, self._total = now, self._cores()
         if not groups:
             self._write(now)  # the feed may end now
-        self._sized = {
-            group: self._sized.get(group) or _Sized(ProcessChoice(group.processes), min(self._total, MOST))
-            for group in groups
-        }
+        most = min(self._total, MOST)
+        known = {group: self._sized.get(group) for group in groups}
+        self._sized = {group: sized or _Sized(ProcessChoice(group.processes), most) for group, sized in known.items()}
         for group, processes in groups.items():
             self._sized[group].times.look(now, group.done, {each: self._times(each) for each in processes})
         for group in groups:
