@@ -16,6 +16,14 @@ def progress(received: int, prepared: int, cpu_seconds: float = 0.0, processes: 
     return monitor_pb2.Progress(job_id="j1", feed=feed)
 
 
+def running(number: int, **rates: float) -> monitor_pb2.Progress:
+    found = progress(90, 10, 0.004, 4)
+    found.feed.running = number
+    measured = ((int(name[1:]), rate) for name, rate in rates.items())
+    found.feed.rates.extend(monitor_pb2.PreparingRate(processes=n, rate=rate) for n, rate in measured)
+    return found
+
+
 def job(name: str, state: str, *gpus: str, code: str = "UNSPECIFIED") -> resources_pb2.Job:
     reason = resources_pb2.JobReason.Value(f"JOB_REASON_{code}")
     return job_message(name, *gpus, name=name, state=f"JOB_STATE_{state}", reason_code=reason)
@@ -28,9 +36,22 @@ def test_what_feeds_can_prepare_is_told_by_core_and_by_node() -> None:
         "ratePerNode": pytest.approx(450),
         "receivedSamples": 150,
         "preparedSamples": 50,
+        "processes": 0,
+        "measuredRates": {},
     }
     told = feed_in_words(found)
     assert told == "feed: prepares up to 450.0 samples/s on a node, 225.0 on a core; 75% of the samples came from it"
+
+
+def test_how_many_prepare_is_told_with_what_was_measured() -> None:
+    found = [running(2, n1=240, n2=410), running(2, n1=250, n2=430, n4=700), running(4)]
+    feed = feed_dict(found)
+    assert feed is not None
+    assert feed["processes"] == 2
+    assert feed["measuredRates"] == {"1": 245, "2": 420, "4": 700}
+    told = feed_in_words(found).split("; ")[-1]
+    assert told == "2 prepare now (measured: 245.0 samples/s by 1, 420.0 samples/s by 2, 700.0 samples/s by 4)"
+    assert feed_in_words([running(1)]).endswith("; 1 prepare now")
 
 
 def test_what_is_not_known_is_said() -> None:

@@ -77,6 +77,23 @@ def test_what_a_feed_does_for_the_trainer_is_reported(monitor: RecordingMonitor,
     assert monitor.requests[-1].feed == monitor_pb2.FeedReport(
         received_samples=96, prepared_samples=32, cpu_seconds=0.004, processes=2
     )
+    trainer.do("_client.note_feed(99, 32, 4_000_000, 8, 2, ((1, 250.5), (2, 480.0)))")
+    wait_until(lambda: monitor.requests[-1].feed.running == 2)
+    told = monitor_pb2.FeedReport(
+        received_samples=99,
+        prepared_samples=32,
+        cpu_seconds=0.004,
+        processes=8,
+        running=2,
+        rates=[
+            monitor_pb2.PreparingRate(processes=1, rate=250.5),
+            monitor_pb2.PreparingRate(processes=2, rate=480.0),
+        ],
+    )
+    assert monitor.requests[-1].feed == told
+    trainer.do("_client.note_feed(100, 32, 4_000_000, 8, 1)")
+    wait_until(lambda: monitor.requests[-1].feed.running == 1)
+    assert not monitor.requests[-1].feed.rates, "a feed that has measured nothing yet has taken its place"
 
 
 def test_an_outage_of_monitor_loses_nothing(monitor: RecordingMonitor, start_trainer: StartTrainer) -> None:

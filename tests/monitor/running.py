@@ -80,6 +80,8 @@ def request_of(batch: ReportedBatch) -> monitor_pb2.ReportRequest:
     if (feed := batch.feed) is not None:
         request.feed.received_samples, request.feed.prepared_samples = feed.received, feed.prepared
         request.feed.cpu_seconds, request.feed.processes = feed.cpu_seconds, feed.processes
+        request.feed.running = feed.running
+        request.feed.rates.extend(monitor_pb2.PreparingRate(processes=n, rate=rate) for n, rate in feed.rates.items())
     return request
 
 

@@ -87,10 +87,13 @@ async def test_what_a_feed_does_for_the_newest_reporter_is_told(tmp_path: Path) 
         batch = first.take()
         await report(monitor.stub, [batch])
         assert not (await monitor.progress()).HasField("feed")
-        alive = ReportedBatch("j1", batch.reporter_id, 0, RecordColumns(), 1, feed=FeedUse(96, 32, 0.004, 2))
+        alive = ReportedBatch(
+            "j1", batch.reporter_id, 0, RecordColumns(), 1, feed=FeedUse(96, 32, 0.004, 4, 2, {2: 480.0})
+        )
         await report(monitor.stub, [alive])
         feed = (await monitor.progress()).feed
-        assert (feed.received_samples, feed.prepared_samples, feed.cpu_seconds, feed.processes) == (96, 32, 0.004, 2)
+        assert (feed.received_samples, feed.prepared_samples, feed.cpu_seconds, feed.processes) == (96, 32, 0.004, 4)
+        assert (feed.running, [(each.processes, each.rate) for each in feed.rates]) == (2, [(2, 480.0)])
         # Another process is the newest; what the first one says does not count any more.
         second.steps(1, 100.0)
         newer = replace(second.take(), reporter_id="newer", feed=FeedUse(0, 8))
@@ -117,6 +120,11 @@ def _bad_requests() -> dict[str, monitor_pb2.ReportRequest]:
                 setattr(request, name, value)
         return request
 
+    def with_rates(*rates: tuple[int, float]) -> monitor_pb2.ReportRequest:
+        request = changed()
+        request.feed.rates.extend(monitor_pb2.PreparingRate(processes=number, rate=rate) for number, rate in rates)
+        return request
+
     def with_feed(**fields: float) -> monitor_pb2.ReportRequest:
         request = changed()
         request.feed.CopyFrom(monitor_pb2.FeedReport(**fields))  # type: ignore[arg-type]  # names by which it is known
@@ -130,6 +138,11 @@ def _bad_requests() -> dict[str, monitor_pb2.ReportRequest]:
         "feed.received_samples: expected 0": with_feed(received_samples=-1),
         "feed.prepared_samples: expected 0": with_feed(prepared_samples=2**61),
         "feed.processes: expected 0": with_feed(processes=-1),
+        "feed.running: expected 0": with_feed(running=-1),
+        "feed.rates: expected at most 16": with_rates(*((number, 1.0) for number in range(1, 18))),
+        "feed.rates[1].processes: expected 1": with_rates((1, 1.0), (0, 1.0)),
+        "feed.rates[1].processes: expected each number once": with_rates((1, 1.0), (1, 2.0)),
+        "feed.rates[0].rate: expected a finite number above 0": with_rates((1, math.inf)),
         "feed.cpu_seconds: expected a finite number, at least 0": with_feed(cpu_seconds=math.nan),
         "batch.first_sequence: expected 1": changed(first_sequence=0),
         "batch.samples: expected as many entries as batch.unix_seconds (3), got 2": changed(samples=[1, 2]),

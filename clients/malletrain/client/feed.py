@@ -1,6 +1,6 @@
 """Samples that several trainings share: each is prepared once on a node, for all trainings of one owner.
 
-samples = SharedSamples(dataset, training.batches(), feed="data:training_set", workers=4)
+samples = SharedSamples(dataset, training.batches(), feed="data:training_set")
 ...
 for images, labels in samples:
 """
@@ -44,7 +44,7 @@ class FeedLauncher:
         source: What the feed prepares.
         folder: Where the account's feeds are found.
         limits: Limits of a feed that is started.
-        workers: Processes of a feed that is started.
+        workers: Processes of a feed that is started; None: it chooses their number.
         peers: How a feed that is started finds those of other nodes; None: it shares with none.
         process: The feed that this process has started last; None if it has started none.
     """
@@ -52,7 +52,7 @@ class FeedLauncher:
     source: FeedSource
     folder: Path
     limits: FeedLimits
-    workers: int
+    workers: int | None
     peers: PeerSettings | None = None
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
@@ -194,7 +194,7 @@ class SharedSamples:
         *,
         feed: str = "",
         arguments: Mapping[str, Argument] | None = None,
-        workers: int = 0,
+        workers: int | None = None,
         collate: Collate | None = None,
         patience_seconds: float = 2.0,
         limits: FeedLimits | None = None,
@@ -208,7 +208,8 @@ class SharedSamples:
                 MALLETRAIN_FEED in the environment takes precedence.
             arguments: Keyword arguments of that function: text, numbers, True, False, None.
             workers: Processes that prepare samples: those of a DataLoader in this process (0: none), or of a feed that
-                this training starts (at least 1).
+                this training starts (at least 1). None: such a feed chooses their number by what its trainings can take
+                and what it has measured, and without a feed there are none.
             collate: Makes a batch of a list of samples; None: `torch.utils.data.default_collate`.
             patience_seconds: How long to wait for a feed that sends nothing, in seconds. Then this process prepares the
                 samples itself, and looks for the feed again later.
@@ -220,11 +221,11 @@ class SharedSamples:
         order = batches.order
         if len(dataset) != order.size:
             raise ValueError(f"dataset: expected {order.size} samples, as in the order of samples, got {len(dataset)}")
-        if workers < 0:
+        if workers is not None and workers < 0:
             raise ValueError(f"workers: expected at least 0, got {workers}")
         if not 0 < patience_seconds < math.inf:
             raise ValueError(f"patience_seconds: expected a finite number above 0, got {patience_seconds}")
-        self._batches, self._workers, self._collate = batches, workers, collate
+        self._batches, self._workers, self._collate = batches, workers or 0, collate
         self._preparation = Preparation(dataset, order.seed, order.size)
         self._feed: FeedSubscription | None = None
         self._newest: _Upcoming | None = None
@@ -234,7 +235,8 @@ class SharedSamples:
             source = find_source(spec, arguments or {}, dataset, order.seed, field)
             folder = default_folder(os.environ)
             peers = peer_settings(os.environ, folder)
-            launcher = FeedLauncher(source, folder, limits or FeedLimits(), max(1, workers), peers)
+            processes = None if workers is None else max(1, workers)
+            launcher = FeedLauncher(source, folder, limits or FeedLimits(), processes, peers)
             self._feed = FeedSubscription(launcher, source, patience_seconds, WarnOnce())
 
     def __iter__(self) -> Iterator[Any]:
@@ -275,9 +277,7 @@ class SharedSamples:
     def _note(self) -> None:
         """Tell the session, whose sidecar reports it. Only where samples are shared."""
         if self._feed is not None:
-            costs = self._feed.costs
-            nanoseconds, processes = costs or (0, 0)
-            note_feed(self.received, self.prepared, nanoseconds, processes)
+            note_feed(self.received, self.prepared, *(self._feed.costs or (0, 0)))
 
     def _read_from(self, feed: FeedSubscription, upcoming: _Upcoming, collate: Collate) -> Iterator[Any]:
         """Batches from the feed, until it is lost or there are no more."""

@@ -37,6 +37,8 @@ FEED_RECEIVED, FEED_PREPARED, FEED_NANOSECONDS, FEED_PROCESSES = 8, 9, 10, 11
 SAVES, SAVE_FAILURES, SAVE_ERROR, CHECKPOINT_NANOSECONDS = 12, 13, 14, 15
 """Saves of checkpoints that were tried, how many have failed since one succeeded, and errno of the newest; 0: other.
 Besides, how long saving the state and reading it again takes at a rescale; 0: not known, or it goes another way."""
+FEED_RUNNING, FEED_RATES = 24, range(25, 32)
+"""Processes of the feed, and what their numbers prepare: `rate_word`; 0: nothing. In a cache line of their own."""
 FLOOR, DROPPED, COMMANDS, STOPS, METRICS_TAKEN = 16, 17, 18, 19, 20
 
 COMMAND_OFFSET = 256
@@ -55,6 +57,25 @@ METRIC_SIZE = 104
 _MAGIC_WORD = 0x4D616C6C65743031
 """In ASCII `Mallet01`: a ring, and the version of its layout. Trainer and sidecar may be of different versions."""
 _LAYOUT_BITS = 16
+
+
+_RATE_BITS = 40
+_PER_SECOND = 1000.0
+
+
+def rate_word(processes: int, rate: float) -> int:
+    """What a number of processes prepares, as a word.
+
+    Args:
+        processes: From 1 on; bounded to what has room.
+        rate: Samples/s, at least 0; bounded likewise, to a thousandth.
+    """
+    return min(processes, 1 << 20) << _RATE_BITS | min(round(rate * _PER_SECOND), (1 << _RATE_BITS) - 1)
+
+
+def rate_of(word: int) -> tuple[int, float]:
+    """The number of processes, and samples/s, of a `rate_word`."""
+    return word >> _RATE_BITS, (word & ((1 << _RATE_BITS) - 1)) / _PER_SECOND
 
 
 class RingRecord(NamedTuple):

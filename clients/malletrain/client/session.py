@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import NamedTuple, SupportsFloat, SupportsIndex
@@ -28,13 +28,16 @@ from malletrain.client.ring import (
     FEED_NANOSECONDS,
     FEED_PREPARED,
     FEED_PROCESSES,
+    FEED_RATES,
     FEED_RECEIVED,
+    FEED_RUNNING,
     SAVE_ERROR,
     SAVE_FAILURES,
     SAVES,
     STOPS,
     Ring,
     create_ring,
+    rate_word,
 )
 from malletrain.client.step_times import StepTimesTeller
 from malletrain.client.tracker_note import TrackerNote
@@ -387,13 +390,25 @@ class Client:
         """Make `should_commit` and `should_stop` return True after SIGTERM; False if not called in the main thread."""
         return self._termination.install()
 
-    def note_feed(self, received: int, prepared: int, cpu_nanoseconds: int, processes: int) -> None:
+    def note_feed(
+        self,
+        received: int,
+        prepared: int,
+        cpu_nanoseconds: int,
+        processes: int,
+        running: int = 0,
+        rates: Sequence[tuple[int, float]] = (),
+    ) -> None:
         """Tell what a feed does for this process; see `FeedReport` of monitor.proto. No more than writes to memory."""
         ring = self._ring
         if ring is not None and not self._forked:
             words = ring.words
             words[FEED_RECEIVED], words[FEED_PREPARED] = received, prepared
             words[FEED_NANOSECONDS], words[FEED_PROCESSES] = cpu_nanoseconds, processes
+            words[FEED_RUNNING] = running
+            told = [rate_word(*rate) for rate in rates]
+            for place, word in zip(FEED_RATES, [*told, *(0 for _ in FEED_RATES)], strict=False):
+                words[place] = word
 
     def note_save(self, error: BaseException | None = None, *, rescale_seconds: float = 0.0) -> None:
         """Say how a save of a checkpoint went. No more than writes to memory; safe in any thread.

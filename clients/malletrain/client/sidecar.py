@@ -40,7 +40,9 @@ from malletrain.client.ring import (
     FEED_NANOSECONDS,
     FEED_PREPARED,
     FEED_PROCESSES,
+    FEED_RATES,
     FEED_RECEIVED,
+    FEED_RUNNING,
     FLOOR,
     METRICS_TAKEN,
     SAVE_ERROR,
@@ -52,6 +54,7 @@ from malletrain.client.ring import (
     RingReader,
     RingRecord,
     open_ring,
+    rate_of,
 )
 from malletrain.client.step_times import StepTimesReader
 from malletrain.common import environment as env
@@ -282,8 +285,14 @@ def feed_report(ring: Ring) -> monitor_pb2.FeedReport | None:
     if received + prepared <= 0:
         return None
     seconds, processes = words[FEED_NANOSECONDS] / 1e9, words[FEED_PROCESSES]
+    rates = [rate_of(words[place]) for place in FEED_RATES]
     return monitor_pb2.FeedReport(
-        received_samples=received, prepared_samples=prepared, cpu_seconds=seconds, processes=processes
+        received_samples=received,
+        prepared_samples=prepared,
+        cpu_seconds=seconds,
+        processes=processes,
+        running=words[FEED_RUNNING],
+        rates=[monitor_pb2.PreparingRate(processes=number, rate=rate) for number, rate in rates if number and rate],
     )
 
 

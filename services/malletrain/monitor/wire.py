@@ -36,6 +36,7 @@ _MAX_PHASE_LENGTH = 31
 _MAX_RECORDS = 16_384
 """Of one message. Sidecars send 2,048."""
 
+_MAX_RATES = 16
 _MAX_WORKER_TIMES = 4096
 _MAX_STEP_SECONDS = 1e6
 _MAX_RESCALE_SECONDS = 1e6
@@ -151,7 +152,23 @@ def _parse_feed(feed: monitor_pb2.FeedReport) -> FeedUse:
     _check_range("feed.processes", feed.processes, 0, MAX_WORKERS)
     if not math.isfinite(feed.cpu_seconds) or feed.cpu_seconds < 0:
         raise InvalidInputError("feed.cpu_seconds", "a finite number, at least 0", feed.cpu_seconds)
-    return FeedUse(feed.received_samples, feed.prepared_samples, feed.cpu_seconds, feed.processes)
+    _check_range("feed.running", feed.running, 0, MAX_WORKERS)
+    rates = _parse_rates(feed.rates)
+    return FeedUse(feed.received_samples, feed.prepared_samples, feed.cpu_seconds, feed.processes, feed.running, rates)
+
+
+def _parse_rates(rates: Sequence[monitor_pb2.PreparingRate]) -> dict[int, float]:
+    if len(rates) > _MAX_RATES:
+        raise InvalidInputError("feed.rates", f"at most {_MAX_RATES}", len(rates))
+    found: dict[int, float] = {}
+    for place, each in enumerate(rates):
+        _check_range(f"feed.rates[{place}].processes", each.processes, 1, MAX_WORKERS)
+        if each.processes in found:
+            raise InvalidInputError(f"feed.rates[{place}].processes", "each number once", each.processes)
+        if not math.isfinite(each.rate) or each.rate <= 0:
+            raise InvalidInputError(f"feed.rates[{place}].rate", "a finite number above 0", each.rate)
+        found[each.processes] = each.rate
+    return found
 
 
 def commands_of(message: job_manager_pb2.WatchJobsResponse) -> ScalesCommanded:
@@ -212,6 +229,8 @@ def _feed_message(feed: FeedUse | None) -> monitor_pb2.FeedReport | None:
         prepared_samples=feed.prepared,
         cpu_seconds=feed.cpu_seconds,
         processes=feed.processes,
+        running=feed.running,
+        rates=[monitor_pb2.PreparingRate(processes=number, rate=rate) for number, rate in feed.rates.items()],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from typing import Any
 
 import numpy
@@ -16,10 +17,11 @@ class NotedDataset:
         size: Samples.
     """
 
-    def __init__(self, size: int, log: str, fails_at: int = -1) -> None:
+    def __init__(self, size: int, log: str, fails_at: int = -1, pause: float = 0.0) -> None:
         self.size = size
         self._log = log
         self._fails_at = fails_at
+        self._pause = pause
 
     def __len__(self) -> int:
         return self.size
@@ -29,21 +31,22 @@ class NotedDataset:
             log.write(f"{index} {os.getpid()}\n")
         if index == self._fails_at:
             raise KeyError(f"sample {index} is broken")
+        time.sleep(self._pause)  # what reads from a slow disk takes
         picture = numpy.full((2, 4, 4), index / self.size) + 0.1 * numpy.random.rand(2, 4, 4)
         return picture.astype(numpy.float32), {"label": index, "shift": random.random()}
 
 
-def noted(size: int, log: str, fails_at: int = -1) -> NotedDataset:
+def noted(size: int, log: str, fails_at: int = -1, pause: float = 0.0) -> NotedDataset:
     """The dataset."""
-    return NotedDataset(size, log, fails_at)
+    return NotedDataset(size, log, fails_at, pause)
 
 
-def shorter(size: int, log: str, fails_at: int = -1) -> NotedDataset:
+def shorter(size: int, log: str, fails_at: int = -1, pause: float = 0.0) -> NotedDataset:
     """Another dataset than the trainings have."""
-    return NotedDataset(size - 1, log, fails_at)
+    return NotedDataset(size - 1, log, fails_at, pause)
 
 
-def unsuitable(size: int, log: str, fails_at: int = -1) -> NotedDataset:
+def unsuitable(size: int, log: str, fails_at: int = -1, pause: float = 0.0) -> NotedDataset:
     """A dataset whose samples can't be shared."""
 
     class Unsuitable(NotedDataset):
@@ -51,10 +54,10 @@ def unsuitable(size: int, log: str, fails_at: int = -1) -> NotedDataset:
             return "a name", super().__getitem__(index)
 
     Unsuitable.__qualname__ = "NotedDataset"
-    return Unsuitable(size, log, fails_at)
+    return Unsuitable(size, log, fails_at, pause)
 
 
-def late(size: int, log: str, fails_at: int = -1) -> NotedDataset:
+def late(size: int, log: str, fails_at: int = -1, pause: float = 0.0) -> NotedDataset:
     """A dataset that imports torch at its first sample only."""
 
     class Late(NotedDataset):
@@ -64,7 +67,7 @@ def late(size: int, log: str, fails_at: int = -1) -> NotedDataset:
             return torch.rand(2, 4, 4), super().__getitem__(index)[1] | {"shift": torch.rand(()).item()}
 
     Late.__qualname__ = "NotedDataset"
-    return Late(size, log, fails_at)
+    return Late(size, log, fails_at, pause)
 
 
 def broken(**arguments: Any) -> NotedDataset:

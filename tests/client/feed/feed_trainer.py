@@ -19,7 +19,7 @@ def train(name: str, settings: dict[str, Any]) -> None:
     """Train until there is nothing to do, or there is a file `stop`."""
     folder = Path(settings["folder"])
     log = str(folder / "prepared.log")
-    arguments = {"size": settings["size"], "log": log, "fails_at": settings["fails_at"]}
+    arguments = {"size": settings["size"], "log": log, "fails_at": settings["fails_at"], "pause": settings["pause"]}
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(32, 1))

@@ -32,6 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "patience": 30.0,
     "step": 0.0,
     "fails_at": -1,
+    "pause": 0.0,
     "limits": {"linger_seconds": 0.5},
 }
 

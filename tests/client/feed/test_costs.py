@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.client.feeding.group import MIN_SAMPLES, PreparingCosts
+from malletrain.client.feeding.preparing import MIN_SAMPLES, PreparingCosts
 
 
 def test_costs_are_told_once_they_rest_on_some_samples() -> None:

@@ -11,6 +11,7 @@ from malletrain.client.feeding.messages import (
     LONGEST,
     MAX_INDICES,
     MAX_PLACES,
+    MAX_RATES,
     Costs,
     Hello,
     Message,
@@ -23,6 +24,7 @@ from malletrain.client.feeding.messages import (
     Unable,
     Welcome,
     pack,
+    rates_of,
     requests,
     sample_head,
     unpack,
@@ -31,6 +33,9 @@ from malletrain.client.feeding.messages import (
 
 numbers = st.integers(0, (1 << 62) - 1)
 hellos = st.builds(Hello, st.text(max_size=40), numbers, st.text(max_size=40), numbers, numbers)
+rates = st.dictionaries(numbers, st.floats(0, 1e9, exclude_min=True), max_size=MAX_RATES).map(
+    lambda found: tuple(sorted(found.items()))
+)
 messages = (
     hellos
     | st.builds(PeerHello, hellos, st.text(max_size=40), st.text(max_size=40))
@@ -39,7 +44,7 @@ messages = (
     | st.builds(Request, numbers, numbers, st.lists(numbers, max_size=20), st.booleans())
     | st.builds(Ready, st.lists(st.builds(ReadyPlace, numbers, numbers, numbers, numbers), max_size=20))
     | st.builds(Unable, numbers, st.text(max_size=100))
-    | st.builds(Costs, numbers, numbers)
+    | st.builds(Costs, numbers, numbers, numbers, rates)
 )
 
 
@@ -78,6 +83,22 @@ def test_long_requests_are_divided_and_empty_ones_are_sent() -> None:
     divided = list(requests(5, [(10, range(MAX_INDICES + 3))], waiting=False))
     assert [(each.first, len(each.indices)) for each in divided] == [(10, MAX_INDICES), (10 + MAX_INDICES, 3)]
     assert list(requests(5, [], waiting=True)) == [Request(5, 5, (), True)]
+
+
+@pytest.mark.parametrize(
+    "told", [((1, 0.0),), ((1, float("nan")),), ((-1, 5.0),), ((2, 5.0), (1, 5.0)), tuple((n, 1.0) for n in range(8))]
+)
+def test_rates_that_make_no_sense_are_refused(told: tuple[tuple[int, float], ...]) -> None:
+    with pytest.raises(FeedError, match="message: expected"):
+        unpack(pack(Costs(1, 2, 2, told)))
+
+
+def test_rates_are_told_of_numbers_that_double_and_of_the_largest() -> None:
+    measured = {3: 30.0, 1: 10.0, 2: 20.0, 6: 50.0, 5: 45.0}
+    assert rates_of(measured) == ((1, 10.0), (2, 20.0), (6, 50.0))
+    assert rates_of({}) == ()
+    most = rates_of(dict.fromkeys(range(1, 32), 1.0))
+    assert [number for number, _ in most] == [1, 2, 4, 8, 16, 31]
 
 
 def test_numbers_out_of_range_are_refused() -> None:

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from malletrain.client.feeding.codec import decode
-from malletrain.client.feeding.group import PreparingProcess
+from malletrain.client.feeding.preparing import PreparingProcess
 from malletrain.client.feeding.schedule import Task
 from malletrain.client.feeding.seeding import Preparation
 

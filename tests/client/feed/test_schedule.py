@@ -197,7 +197,7 @@ def test_a_sample_larger_than_the_memory_is_left_to_those_who_want_it() -> None:
     assert schedule.next_task() == Task(1, 6)
 
 
-@pytest.mark.parametrize("name", ["samples", "memory_mib", "stall_seconds", "linger_seconds", "groups"])
+@pytest.mark.parametrize("name", ["samples", "memory_mib", "stall_seconds", "linger_seconds", "groups", "calm_seconds"])
 def test_limits_are_above_nothing(name: str) -> None:
     for value in (0, -1, True, "7", float("inf"), float("nan")):
         with pytest.raises(ValueError, match=f"{name}: expected a finite number above 0"):

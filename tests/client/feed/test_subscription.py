@@ -145,3 +145,7 @@ def test_costs_that_are_nearly_the_same_are_told_once() -> None:
     assert Costs(1_040_000, 2).is_like(Costs(1_000_000, 2))
     assert not Costs(1_060_000, 2).is_like(Costs(1_000_000, 2))
     assert not Costs(1_000_000, 1).is_like(Costs(1_000_000, 2))
+    assert not Costs(1_000_000, 2, 1).is_like(Costs(1_000_000, 2, 2))
+    assert Costs(1_000_000, 2, 1, ((1, 100.0),)).is_like(Costs(1_000_000, 2, 1, ((1, 104.0),)))
+    for rates in ((), ((1, 110.0),), ((1, 100.0), (2, 200.0)), ((2, 100.0),)):
+        assert not Costs(1_000_000, 2, 1, ((1, 100.0),)).is_like(Costs(1_000_000, 2, 1, rates))

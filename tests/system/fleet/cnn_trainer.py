@@ -43,7 +43,6 @@ samples = SharedSamples(
     pictures(**arguments),
     training.batches(options.epochs * SIZE),
     arguments=arguments,
-    workers=1,
     limits=FeedLimits(linger_seconds=5.0),
 )
 

@@ -147,6 +147,7 @@ def test_each_service_is_killed_and_no_member_notices(system: Deployment, feeds:
     wait_until(lambda: fleet.status()["feed"], SECONDS, "what the feed does")
     status = fleet.status()
     assert status["feed"]["receivedSamples"] > 0
+    assert status["feed"]["processes"] >= 1
     assert status["feed"]["ratePerNode"] >= status["feed"]["ratePerCore"] > 0
     assert status["waiting"] == []
     assert {name: {line["pid"] for line in fleet.lines(name)} for name in fleet.jobs} == workers, "nobody was restarted"

@@ -4,181 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import os
 import selectors
-import signal
-import socket
-import struct
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from malletrain.client.feeding.codec import decode, encode
-from malletrain.client.feeding.errors import FeedError, UnsuitableSampleError
+from malletrain.client.feeding.codec import decode
+from malletrain.client.feeding.errors import FeedError
 from malletrain.client.feeding.limits import FeedLimits
 from malletrain.client.feeding.ownership import BLOCK
+from malletrain.client.feeding.pace import PaceMeter, SupplyMeter
 from malletrain.client.feeding.peering import GroupPeers, KnownPeers
+from malletrain.client.feeding.preparing import PreparedSample, PreparingCosts, PreparingProcess, TaskOutcome
 from malletrain.client.feeding.ring_memory import HEAD_BYTES, FeedRingWriter
 from malletrain.client.feeding.schedule import Delivery, FarAwayError, FeedSchedule, Task
 from malletrain.client.feeding.seeding import Preparation
-from malletrain.client.warn_once import describe
-from malletrain.common.worker_bootstrap import die_with_parent
-
-_TASK = struct.Struct("=qq")
-_HEAD = struct.Struct("=qqq")
-TASKS_AHEAD = 2
-"""Samples that a process has been asked for: one that it prepares, and the next."""
-
-
-class TaskOutcome(IntEnum):
-    """What has become of a task."""
-
-    PREPARED = 0
-    RAISED = 1
-    UNSUITABLE = 2
-
-
-class PreparedSample(NamedTuple):
-    """The end of a task.
-
-    Attributes:
-        task: The task.
-        outcome: What has become of it.
-        content: The sample as bytes, or the reason as text.
-        cpu_seconds: CPU time that it took.
-    """
-
-    task: Task
-    outcome: TaskOutcome
-    content: bytes
-    cpu_seconds: float = 0.0
-
-    @property
-    def reason(self) -> str:
-        """Why there is no sample."""
-        return self.content.decode(errors="replace")
-
-
-class PreparingProcess:
-    """One such process, as the feed sees it.
-
-    Attributes:
-        pid: Its process id.
-        connection: The feed's end of the connection to it.
-        tasks: What it has been asked for, and has not answered.
-    """
-
-    def __init__(self, preparation: Preparation, inherited: Iterable[int]) -> None:
-        """Fork it.
-
-        Args:
-            inherited: Descriptors of the feed that it must not keep open.
-
-        Raises:
-            OSError: it can't be forked.
-        """
-        self.connection, other = socket.socketpair()
-        self.tasks: deque[Task] = deque()
-        parent = os.getpid()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _run(lambda: _be_child(parent, other, preparation, [*inherited, self.connection.fileno()]))
-        other.close()
-        self.connection.setblocking(False)
-        self._buffer = bytearray(_HEAD.size)
-        self._outcome: TaskOutcome | None = None
-        self._cpu_seconds = 0.0
-        self._filled = 0
-
-    @property
-    def is_free(self) -> bool:
-        """Whether it can be asked for another sample."""
-        return len(self.tasks) < TASKS_AHEAD
-
-    def give(self, task: Task) -> None:
-        """Ask for a sample.
-
-        Raises:
-            OSError: it has ended.
-        """
-        self.connection.send(_TASK.pack(*task))
-        self.tasks.append(task)
-
-    def receive(self) -> list[PreparedSample]:
-        """What it has answered.
-
-        Raises:
-            EOFError: it has ended, and all that it had answered has been returned before.
-        """
-        done: list[PreparedSample] = []
-        while True:
-            if self._filled < len(self._buffer):
-                try:
-                    got = self.connection.recv_into(memoryview(self._buffer)[self._filled :])
-                except BlockingIOError:
-                    return done
-                except ConnectionError:
-                    got = 0
-                if not got:
-                    if done:
-                        return done  # the next call finds the end again
-                    raise EOFError
-                self._filled += got
-            if self._filled < len(self._buffer):
-                continue
-            content, self._filled = bytes(self._buffer), 0
-            if self._outcome is None:
-                kind, length, cpu_ns = _HEAD.unpack(content)
-                self._outcome, self._buffer, self._cpu_seconds = TaskOutcome(kind), bytearray(length), cpu_ns / 1e9
-            else:
-                done.append(PreparedSample(self.tasks.popleft(), self._outcome, content, self._cpu_seconds))
-                self._outcome, self._buffer = None, bytearray(_HEAD.size)
-
-    def end(self) -> None:
-        """Kill it, and wait for its end."""
-        self.connection.close()
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-
-
-def _run(child: Callable[[], None]) -> None:
-    """Run a forked process to its end: it never returns to the code of the feed."""
-    try:
-        child()
-    except BaseException as error:  # noqa: BLE001 - a dataset may raise anything
-        print(f"malletrain: a process that prepares samples ends: {error!r}", file=sys.stderr, flush=True)
-        os._exit(1)
-    os._exit(0)
-
-
-def _be_child(parent: int, connection: socket.socket, preparation: Preparation, inherited: Iterable[int]) -> None:
-    die_with_parent(parent)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for descriptor in inherited:
-        os.close(descriptor)
-    if torch := sys.modules.get("torch"):
-        torch.set_num_threads(1)  # as in a DataLoader's processes: there are as many as shall compute
-    while packet := connection.recv(_TASK.size, socket.MSG_WAITALL):
-        began = time.process_time_ns()
-        outcome, content = _answer(preparation, Task(*_TASK.unpack(packet)))
-        connection.sendall(_HEAD.pack(outcome, len(content), time.process_time_ns() - began))
-        connection.sendall(content)
-
-
-def _answer(preparation: Preparation, task: Task) -> tuple[TaskOutcome, bytes]:
-    try:
-        return TaskOutcome.PREPARED, encode(preparation.prepare(*task))
-    except UnsuitableSampleError as error:
-        return TaskOutcome.UNSUITABLE, str(error).encode()
-    except Exception as error:  # noqa: BLE001 - a dataset may raise anything
-        return TaskOutcome.RAISED, describe(error).encode()
-
 
 _MAX_LOSSES = 5
 """How many of the processes may end by themselves before the feed gives up."""
@@ -189,6 +29,9 @@ class FeedGroup:
 
     Attributes:
         costs: What samples have cost.
+        pace: How fast its trainings would go.
+        supply: What its processes prepare.
+        done: Samples that they have prepared.
         shares: Whether it may share with feeds of other nodes.
         empty_since: Since when no training is in it, in monotonic seconds; None: one is.
     """
@@ -202,20 +45,24 @@ class FeedGroup:
         inherited: Callable[[], Sequence[int]],
         now: float,
         peers: KnownPeers | None = None,
+        rates: Mapping[int, float] | None = None,
     ) -> None:
         """Start the processes.
 
         Args:
-            workers: How many processes prepare samples, at least 1.
+            workers: How many processes prepare samples, at least 1; see `resize`.
             inherited: Tells the descriptors of the feed that processes must not keep open.
             now: Monotonic time in seconds.
             peers: Feeds of other nodes, with which it shares; None: with nobody.
+            rates: Samples/s by number of processes that earlier ones have prepared.
 
         Raises:
             OSError: there is no memory, or a process can't be forked.
         """
         self._preparation, self._limits, self._selector, self._inherited = preparation, limits, selector, inherited
         self.costs = PreparingCosts()
+        self.pace, self.supply, self.done = PaceMeter(), SupplyMeter(rates), 0
+        self._counted = 0
         self.shares = True
         self.empty_since: float | None = now
         self._schedule = FeedSchedule(limits)
@@ -250,8 +97,29 @@ class FeedGroup:
 
     @property
     def processes(self) -> int:
-        """How many processes prepare samples."""
-        return len(self._processes)
+        """How many processes prepare samples, without those that end once they have answered."""
+        return sum(not process.retiring for process in self._processes)
+
+    def resize(self, number: int) -> None:
+        """Have another number of processes prepare samples. None is lost, and their order is that of their numbers.
+
+        Those that are too many end once they have answered what they were asked for.
+
+        Args:
+            number: At least 1.
+
+        Raises:
+            OSError: a process can't be forked; those that could be are there.
+        """
+        working = [process for process in self._processes if not process.retiring]
+        for process in sorted(working, key=lambda each: len(each.tasks))[: max(0, len(working) - number)]:
+            process.retiring = True
+        for process in self._processes:
+            if process.retiring and self.processes < number:
+                process.retiring = False
+        while self.processes < number:
+            self._start_process()
+        self._end_retired()
 
     def close(self) -> None:
         """End the processes, and give up the memory: trainings that have it mapped keep it until they leave."""
@@ -380,8 +248,16 @@ class FeedGroup:
         if position is not None and self.shares:
             self._peers.tell(position, now, self._schedule.is_waited_for)
         self._was_idle = not self._local and not any(process.tasks for process in self._processes)
+        self._measure(now)
         self._erase()
         return self._schedule.take_deliveries()
+
+    def _measure(self, now: float) -> None:
+        """Note who waits, and what processes do."""
+        self.pace.look(now, self.done, self._members, self._schedule.waiting(self._members))
+        busy = sum(bool(process.tasks) for process in self._processes if not process.retiring)
+        self.supply.look(now, self.processes, busy, self._counted)
+        self._counted = 0
 
     def _wants_tasks(self) -> bool:
         """Whether another sample can be given to a process, or to the feed of another node."""
@@ -443,12 +319,21 @@ class FeedGroup:
             return  # the group has been closed in this round of the selector
         try:
             for prepared in process.receive():
+                self._counted += not process.retiring
                 self._take(prepared)
         except EOFError:
             self._replace(process)
+        self._end_retired()
+
+    def _end_retired(self) -> None:
+        for process in [each for each in self._processes if each.retiring and not each.tasks]:
+            self._selector.unregister(process.connection)
+            self._processes.remove(process)
+            process.end()
 
     def _take(self, prepared: PreparedSample) -> None:
         self.costs.add(prepared.cpu_seconds)
+        self.done += 1
         match prepared.outcome:
             case TaskOutcome.PREPARED:
                 self._put(prepared)
@@ -464,6 +349,8 @@ class FeedGroup:
         process.end()
         for task in process.tasks:
             self._schedule.fail(task.number, "the process that prepared it has ended")
+        if process.retiring:
+            return
         self._losses += 1
         log(f"process {process.pid}, which prepares samples, has ended")
         if self._losses > _MAX_LOSSES:
@@ -475,30 +362,3 @@ class FeedGroup:
 def log(message: str) -> None:
     """Write a line to the feed's log."""
     print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} feed: {message}", file=sys.stderr, flush=True)
-
-
-_REMEMBERED = 512.0
-"""Samples on which a figure rests about: older ones count less and less."""
-MIN_SAMPLES = 8
-"""A figure is told once it rests on so many samples."""
-
-
-@dataclass
-class PreparingCosts:
-    """CPU time of samples."""
-
-    samples: int = 0
-    _weight: float = 0.0
-    _seconds: float = 0.0
-
-    def add(self, cpu_seconds: float) -> None:
-        """A sample has been prepared in so much CPU time, in seconds."""
-        self.samples += 1
-        kept = 1.0 - 1.0 / _REMEMBERED
-        self._weight = self._weight * kept + 1.0
-        self._seconds = self._seconds * kept + max(0.0, cpu_seconds)
-
-    @property
-    def cpu_seconds(self) -> float:
-        """CPU seconds of a sample; 0: not known yet."""
-        return self._seconds / self._weight if self.samples >= MIN_SAMPLES else 0.0

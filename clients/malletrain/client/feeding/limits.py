@@ -19,6 +19,8 @@ class FeedLimits:
         groups: Most groups. Each has its own memory and processes.
         stall_seconds: How long a training may keep others waiting, in seconds. Then it prepares samples itself.
         linger_seconds: How long the feed stays when no training is connected, in seconds.
+        calm_seconds: How long fewer processes must have sufficed, in seconds, before a feed that chooses their number
+            itself lowers it.
     """
 
     samples: int = 2048
@@ -27,6 +29,7 @@ class FeedLimits:
     linger_seconds: float = 10.0
     groups: int = 4
     peer_seconds: float = 1.0
+    calm_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         """Check the limits.

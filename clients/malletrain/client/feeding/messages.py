@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from malletrain.client.feeding.errors import FeedError
 
-VERSION = 2
+VERSION = 3
 LONGEST = 64 << 10
 """Bytes of the longest packet."""
 MAX_INDICES = 4096
 """Most samples in one request."""
 MAX_PLACES = 1024
 """Most samples in one answer."""
+MAX_RATES = 7
+"""Most numbers of processes of which costs tell what they prepare."""
 _MAX_TEXT = 2000
 _LARGEST = 1 << 62
 _NEWS = 0.05
@@ -27,7 +31,8 @@ _REQUEST_HEAD = struct.Struct("<BBxxIqq")
 _READY_HEAD = struct.Struct("<BxxxI")
 _PLACE = struct.Struct("<qqqq")
 _UNABLE_HEAD = struct.Struct("<Bxxxxxxxq")
-_COSTS_WORDS = struct.Struct("<Bxxxxxxxqq")
+_COSTS_HEAD = struct.Struct("<BBxxxxxxqqq")
+_RATE = struct.Struct("<qd")
 _SAMPLE_HEAD = struct.Struct("<Bxxxxxxxqq")
 SAMPLE_HEAD_BYTES = _SAMPLE_HEAD.size
 
@@ -117,16 +122,23 @@ class Costs(NamedTuple):
 
     Attributes:
         cpu_nanoseconds: CPU time of a sample.
-        processes: How many processes prepare samples for this training, as many as there are cores for.
+        processes: How many processes prepare samples for this training, as many as there are cores for; where the feed
+            chooses their number, how many may.
+        running: How many do now.
+        rates: Samples/s that were prepared, by numbers of processes, which rise.
     """
 
     cpu_nanoseconds: int
     processes: int
+    running: int = 0
+    rates: tuple[tuple[int, float], ...] = ()
 
     def is_like(self, other: Costs) -> bool:
         """Whether they are so near to each other that only one need be told."""
         near = abs(self.cpu_nanoseconds - other.cpu_nanoseconds) <= _NEWS * other.cpu_nanoseconds
-        return near and self.processes == other.processes
+        rates, others = dict(self.rates), dict(other.rates)
+        alike = rates.keys() == others.keys() and all(abs(r - others[n]) <= _NEWS * others[n] for n, r in rates.items())
+        return near and alike and (self.processes, self.running) == (other.processes, other.running)
 
 
 class PeerHello(NamedTuple):
@@ -177,7 +189,8 @@ def pack(message: Message) -> bytes:
         case Unable(number, reason):
             return _UNABLE_HEAD.pack(_UNABLE, number) + reason[: _MAX_TEXT // 4].encode(errors="replace")
         case Costs():
-            return _COSTS_WORDS.pack(_COSTS, *message)
+            head = _COSTS_HEAD.pack(_COSTS, len(message.rates), *message[:3])
+            return head + b"".join(_RATE.pack(*rate) for rate in message.rates)
         case PeerHello(hello, sender, receiver):
             return _text(_PEER_HELLO, {"hello": hello._asdict(), "sender": sender, "receiver": receiver})
 
@@ -225,6 +238,17 @@ def unpack_from_peer(frame: bytes) -> Message | PeerSample:
         return PeerSample(_number(number), _number(index), frame[SAMPLE_HEAD_BYTES:])
     except (struct.error, ValueError) as error:
         raise FeedError(f"message: expected a sample, got {frame[:60]!r}") from error
+
+
+def rates_of(measured: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
+    """Rates as `Costs` tells them: those of 1, 2, 4, ... processes, and of the largest other number.
+
+    Args:
+        measured: Samples/s by number of processes.
+    """
+    powers = {number for number in measured if number & (number - 1) == 0}
+    told = powers | ({max(measured)} if measured else set())
+    return tuple(sorted((number, measured[number]) for number in told))[-MAX_RATES:]
 
 
 def requests(position: int, runs: Iterable[tuple[int, Sequence[int]]], *, waiting: bool) -> Iterator[Request]:
@@ -298,11 +322,23 @@ def _unpack_unable(packet: bytes) -> Unable:
 
 
 def _unpack_costs(packet: bytes) -> Costs:
-    _, nanoseconds, processes = _COSTS_WORDS.unpack(packet)
-    return Costs(_number(nanoseconds), _number(processes))
+    _, count, *words = _COSTS_HEAD.unpack_from(packet)
+    nanoseconds, processes, running = (_number(word) for word in words)
+    if count > MAX_RATES or len(packet) != _COSTS_HEAD.size + count * _RATE.size:
+        raise ValueError("expected as many rates as announced")
+    rates = tuple((_number(number), _positive(rate)) for number, rate in _RATE.iter_unpack(packet[_COSTS_HEAD.size :]))
+    if any(after <= before for (before, _), (after, _) in pairwise(rates)):
+        raise ValueError("expected numbers of processes that rise")
+    return Costs(nanoseconds, processes, running, rates)
 
 
 def _number(value: Any) -> int:
     if type(value) is not int or not 0 <= value < _LARGEST:
         raise ValueError(f"expected a number from 0 on, got {value!r}")
+    return value
+
+
+def _positive(value: float) -> float:
+    if not 0 < value < math.inf:
+        raise ValueError(f"expected a finite number above 0, got {value!r}")
     return value

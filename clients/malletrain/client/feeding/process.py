@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 import signal
 import socket
 import sys
@@ -18,6 +19,7 @@ from malletrain.client.feeding.errors import FeedError
 from malletrain.client.feeding.limits import FeedLimits
 from malletrain.client.feeding.peer_registry import PeerSettings
 from malletrain.client.feeding.private_folder import PrivateFolder
+from malletrain.client.feeding.rate_memory import memory_path
 from malletrain.client.feeding.seeding import Preparation
 from malletrain.client.feeding.server import FeedServer, refuse_all
 from malletrain.client.feeding.source import FeedSource, load_dataset
@@ -42,7 +44,8 @@ def main() -> int:
         raise
     preparation = Preparation(dataset, source.seed, source.size)
     peers = PeerSettings(**content["peers"]) if content.get("peers") else None
-    server = FeedServer(listening, source, preparation, limits, content["workers"], peers)
+    memory = memory_path(os.environ, source.key)
+    server = FeedServer(listening, source, preparation, limits, content["workers"], peers, memory)
 
     def end(signum: int, frame: object) -> None:
         del signum, frame

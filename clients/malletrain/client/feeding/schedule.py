@@ -172,6 +172,11 @@ class FeedSchedule:
         among = self._consumers if consumers is None else consumers
         return any(number in self._consumers[each].wanted for each in among if each in self._consumers)
 
+    def waiting(self, consumers: Iterable[int]) -> list[int]:
+        """Those of some consumers whose trainings wait, and have asked for samples that are not there."""
+        known = ((consumer, self._consumers.get(consumer)) for consumer in consumers)
+        return [consumer for consumer, each in known if each is not None and each.waiting and each.wanted]
+
     def is_waited_for(self, numbers: Collection[int]) -> bool:
         """Whether a consumer waits, and has asked for one of some samples."""
         return any(each.waiting and not each.wanted.isdisjoint(numbers) for each in self._consumers.values())

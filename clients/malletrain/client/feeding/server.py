@@ -10,7 +10,9 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from malletrain.client.feeding.cores import process_of
 from malletrain.client.feeding.errors import FeedError, MovedError
 from malletrain.client.feeding.group import FeedGroup, log
 from malletrain.client.feeding.limits import FeedLimits
@@ -28,6 +30,7 @@ from malletrain.client.feeding.messages import (
     Unable,
     Welcome,
     pack,
+    rates_of,
     unpack,
 )
 from malletrain.client.feeding.peer_link import PeerIdentity
@@ -37,6 +40,7 @@ from malletrain.client.feeding.private_folder import check_peer
 from malletrain.client.feeding.ring_memory import HEAD_BYTES
 from malletrain.client.feeding.schedule import Delivery, FarAwayError, Task
 from malletrain.client.feeding.seeding import Preparation
+from malletrain.client.feeding.sizing import GroupSizing
 from malletrain.client.feeding.source import FeedSource
 
 _TICK_SECONDS = 0.1
@@ -50,6 +54,7 @@ _NEWS_SECONDS = 1.0
 class _Connection:
     number: int
     socket: socket.socket
+    process: int
     group: FeedGroup | None = None
     told: Costs | None = None
     unsent: deque[bytes] = field(default_factory=deque)
@@ -68,21 +73,24 @@ class FeedServer:
         source: FeedSource,
         preparation: Preparation,
         limits: FeedLimits,
-        workers: int,
+        workers: int | None,
         peers: PeerSettings | None = None,
+        memory: Path | None = None,
     ) -> None:
         """Start the processes.
 
         Args:
-            workers: How many processes prepare samples for a group of trainings, at least 1.
+            workers: How many processes prepare samples for a group of trainings, at least 1; None: as many as it needs.
             peers: How feeds of other nodes are found; None: this one shares with none.
+            memory: Where feeds of this data set remember what they have measured; None: nowhere.
 
         Raises:
             OSError: there is no memory, or a process can't be forked.
         """
         self._listening, self._source, self._preparation, self._limits = listening, source, preparation, limits
         self.asked_to_end = False
-        self._workers = workers
+        self._sizing = GroupSizing(limits.calm_seconds, memory) if workers is None else None
+        self._workers = workers or 1
         self._cores = len(os.sched_getaffinity(0))
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}
@@ -121,6 +129,8 @@ class FeedServer:
                 self._refuse(connection, error)
             raise error from cause
         finally:
+            if self._sizing is not None:
+                self._sizing.close(time.monotonic())
             for group in self._groups:
                 group.close()
             if self._peers is not None:
@@ -134,7 +144,7 @@ class FeedServer:
                 _dismiss(connection, FeedError(f"connections: expected at most {_MAX_CONNECTIONS}"))
                 continue
             number = self._next_number()
-            known = self._connections[number] = _Connection(number, connection)
+            known = self._connections[number] = _Connection(number, connection, process_of(connection))
 
             def serve(_: int, known: _Connection = known) -> None:
                 self._serve(known)
@@ -225,14 +235,24 @@ class FeedServer:
             self._deliver(group.turn(now))
         if self._peers is not None:
             self._peers.turn(now)
+        if self._sizing is not None:
+            self._sizing.look(now, self._processes_by_group())
         if now >= self._told_at + _NEWS_SECONDS:
             self._told_at = now
-            self._tell_costs()
+            self._tell_costs(now)
             self._join_groups()
         for connection in list(self._connections.values()):
             if connection.unsent:
                 self._flush(connection)
         self._close_empty_groups(now)
+
+    def _processes_by_group(self) -> dict[FeedGroup, list[int]]:
+        """Groups that have trainings, with the processes of these."""
+        found: dict[FeedGroup, list[int]] = {group: [] for group in self._groups if group.trainings}
+        for connection in self._connections.values():
+            if connection.group in found:
+                found[connection.group].append(connection.process)
+        return found
 
     def _drop(self, number: int, group: FeedGroup, now: float) -> None:
         """Drop who keeps others waiting. It is told before anything that it may be copying gives way."""
@@ -260,13 +280,14 @@ class FeedServer:
                 if connection := self._connections.get(consumer):
                     self._send(connection, Ready(found[start : start + MAX_PLACES]))
 
-    def _tell_costs(self) -> None:
+    def _tell_costs(self, now: float) -> None:
         """Tell trainings what samples cost here."""
         for connection in list(self._connections.values()):
             group = connection.group
             if group is None or connection.unsent or not (seconds := group.costs.cpu_seconds):
                 continue  # who reads nothing now is told later
-            costs = Costs(round(1e9 * seconds), min(group.processes, self._cores))
+            most = min(group.processes, self._cores) if self._sizing is None else self._sizing.limit_of(group)
+            costs = Costs(round(1e9 * seconds), most, group.processes, rates_of(group.supply.measured(now)))
             if connection.told is None or not costs.is_like(connection.told):
                 connection.told = costs
                 self._send(connection, costs)
@@ -303,11 +324,12 @@ class FeedServer:
         group = FeedGroup(
             self._preparation,
             self._limits,
-            self._workers,
+            self._workers if self._sizing is None else self._sizing.begin,
             self._selector,
             self._descriptors,
             time.monotonic(),
             None if self._peers is None else self._peers.known,
+            None if self._sizing is None else self._sizing.rates,
         )
         self._groups.append(group)
         return group

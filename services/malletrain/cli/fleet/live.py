@@ -152,7 +152,8 @@ def feed_dict(progress: Iterable[monitor_pb2.Progress]) -> dict[str, Any] | None
 
     Returns:
         `ratePerCore` and `ratePerNode` in samples/s (0: not known), `receivedSamples` that feeds have prepared for the
-        members' processes that report, and `preparedSamples` that these have prepared themselves.
+        members' processes that report, and `preparedSamples` that these have prepared themselves. `processes`: how many
+        prepare samples now, 0: not known; `measuredRates`: samples/s that were prepared, by numbers of processes.
     """
     reports = [entry.feed for entry in progress if entry.HasField("feed")]
     if not reports:
@@ -163,7 +164,17 @@ def feed_dict(progress: Iterable[monitor_pb2.Progress]) -> dict[str, Any] | None
         "ratePerNode": statistics.median([report.processes / report.cpu_seconds for report in known]) if known else 0.0,
         "receivedSamples": sum(report.received_samples for report in reports),
         "preparedSamples": sum(report.prepared_samples for report in reports),
+        "processes": round(statistics.median([report.running for report in reports])),
+        "measuredRates": _measured_rates(reports),
     }
+
+
+def _measured_rates(reports: Iterable[monitor_pb2.FeedReport]) -> dict[str, float]:
+    found: dict[int, list[float]] = {}
+    for report in reports:
+        for each in report.rates:
+            found.setdefault(each.processes, []).append(each.rate)
+    return {str(number): statistics.median(rates) for number, rates in sorted(found.items())}
 
 
 def feed_in_words(progress: Iterable[monitor_pb2.Progress]) -> str:
@@ -176,7 +187,12 @@ def feed_in_words(progress: Iterable[monitor_pb2.Progress]) -> str:
     if not feed["ratePerCore"]:
         return f"feed: what it can prepare is not known yet; {shared}"
     per_core, per_node = feed["ratePerCore"], feed["ratePerNode"]
-    return f"feed: prepares up to {per_node:,.1f} samples/s on a node, {per_core:,.1f} on a core; {shared}"
+    told = f"feed: prepares up to {per_node:,.1f} samples/s on a node, {per_core:,.1f} on a core; {shared}"
+    if feed["processes"]:
+        rates = feed["measuredRates"].items()
+        measured = ", ".join(f"{rate:,.1f} samples/s by {number}" for number, rate in rates)
+        told += f"; {feed['processes']} prepare now" + (f" (measured: {measured})" if measured else "")
+    return told
 
 
 def waiting_in_words(jobs: Sequence[resources_pb2.Job]) -> str:

@@ -7,7 +7,7 @@ stalls are measured from steps.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Self
 
@@ -103,13 +103,17 @@ class FeedUse:
         received: Samples that the feed has prepared for it.
         prepared: Samples that it has prepared itself.
         cpu_seconds: CPU time in which the feed prepares a sample, in seconds; 0: not known.
-        processes: How many processes prepare samples for it and those near it; 0: not known.
+        processes: How many processes prepare samples for it and those near it, or may; 0: not known.
+        running: How many do now; 0: not known.
+        rates: Samples/s that they have prepared, by their number.
     """
 
     received: int
     prepared: int
     cpu_seconds: float = 0.0
     processes: int = 0
+    running: int = 0
+    rates: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

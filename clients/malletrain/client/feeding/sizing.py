@@ -1,0 +1,179 @@
+"""Has each group of a feed prepare with as many processes as its trainings need, as far as there are cores."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from malletrain.client.feeding.cores import cpu_seconds, usable_cores
+from malletrain.client.feeding.group import FeedGroup, log
+from malletrain.client.feeding.pace import WAITS_FROM
+from malletrain.client.feeding.preprocessors import MOST, CoreUse, GroupMeasured, ProcessChoice
+from malletrain.client.feeding.rate_memory import RememberedRates, recall, remember
+from malletrain.client.warn_once import describe
+
+LOOK_SECONDS = 0.5
+"""How often numbers are looked at."""
+_KEPT = 0.9
+"""Share of what is known of trainings' CPU time that counts at the next look: it rests on about 5 s."""
+_WRITE_SECONDS = 30.0
+
+
+@dataclass
+class TrainerTimes:
+    """CPU time of a group's trainings.
+
+    Attributes:
+        unknown: Trainings whose CPU time can't be read.
+    """
+
+    unknown: int = 0
+    _before: dict[int, float] = field(default_factory=dict)
+    _done: int = 0
+    _spent: float = 0.0
+    _prepared: float = 0.0
+    _passed: float = 0.0
+    _at: float | None = None
+
+    def look(self, now: float, done: int, times: Mapping[int, float | None]) -> None:
+        """Note how much they have used.
+
+        Args:
+            now: Monotonic time in seconds.
+            done: Samples that have been prepared for them so far.
+            times: CPU time by process, in seconds; None: not known.
+        """
+        known = {process: seconds for process, seconds in times.items() if seconds is not None}
+        self.unknown = len(times) - len(known)
+        if self._at is not None:
+            spent = sum(max(0.0, seconds - self._before.get(process, seconds)) for process, seconds in known.items())
+            self._spent = self._spent * _KEPT + spent
+            self._prepared = self._prepared * _KEPT + max(0, done - self._done)
+            self._passed = self._passed * _KEPT + max(0.0, now - self._at)
+        self._before, self._done, self._at = known, done, now
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """CPU seconds of all of them for a sample that is prepared; 0: not known."""
+        return self._spent / self._prepared if self._prepared >= 1 else 0.0
+
+    @property
+    def cores(self) -> float:
+        """Cores that they use now."""
+        return self.unknown + (self._spent / self._passed if self._passed > 0 else 0.0)
+
+
+@dataclass
+class _Sized:
+    choice: ProcessChoice
+    limit: int
+    times: TrainerTimes = field(default_factory=TrainerTimes)
+
+
+class GroupSizing:
+    """Chooses the numbers of processes of all groups of a feed.
+
+    Attributes:
+        begin: With how many processes a group begins.
+        rates: Samples/s by number of processes that an earlier feed has measured.
+    """
+
+    def __init__(
+        self,
+        calm_seconds: float,
+        memory: Path | None = None,
+        *,
+        cores: Callable[[], int] = usable_cores,
+        times: Callable[[int], float | None] = cpu_seconds,
+    ) -> None:
+        """Begin with what an earlier feed of this data set has found.
+
+        Args:
+            calm_seconds: How long fewer processes must have sufficed before there are fewer.
+            memory: File in which feeds of this data set remember that; None: nowhere.
+            cores: Tells how many cores this feed and its trainings may use.
+            times: Tells the CPU time of a process, in seconds; None: not known.
+        """
+        self._calm_seconds, self._memory, self._cores, self._times = calm_seconds, memory, cores, times
+        self._sized: dict[FeedGroup, _Sized] = {}
+        self._looked_at = self._written_at = float("-inf")
+        self._total = cores()
+        found = recall(memory) if memory is not None else RememberedRates()
+        self.begin = max(1, min(found.processes, self._total, MOST))
+        self.rates = found.rates
+        self._written = found
+
+    def limit_of(self, group: FeedGroup) -> int:
+        """Most processes of a group, as it was last seen."""
+        sized = self._sized.get(group)
+        return min(self._total, MOST) if sized is None else max(sized.limit, group.processes)
+
+    def look(self, now: float, groups: Mapping[FeedGroup, Sequence[int]]) -> None:
+        """Change the numbers where that is called for.
+
+        Args:
+            now: Monotonic time in seconds.
+            groups: Those that have trainings, with the processes of these.
+        """
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at, self._total = now, self._cores()
+        if not groups:
+            self._write(now)  # the feed may end now
+        most = min(self._total, MOST)
+        known = {group: self._sized.get(group) for group in groups}
+        self._sized = {group: sized or _Sized(ProcessChoice(group.processes), most) for group, sized in known.items()}
+        for group, processes in groups.items():
+            self._sized[group].times.look(now, group.done, {each: self._times(each) for each in processes})
+        for group in groups:
+            self._choose(group, now)
+        if groups and now - self._written_at >= _WRITE_SECONDS:
+            self._write(now)
+
+    def close(self, now: float) -> None:
+        """Remember what was found.
+
+        Args:
+            now: Monotonic time in seconds.
+        """
+        self._write(now)
+
+    def _choose(self, group: FeedGroup, now: float) -> None:
+        sized = self._sized[group]
+        demand, measured = group.pace.demand, group.supply.measured(now)
+        use = CoreUse(self._share(group), sized.times.seconds_per_sample, sized.times.unknown)
+        before = group.processes
+        if demand is None or not measured:
+            sized.choice = sized.choice.within(use.most)
+        else:
+            seen = GroupMeasured(demand.rate, demand.waited > WAITS_FROM, measured, use)
+            sized.choice = sized.choice.after(seen, now, self._calm_seconds)
+            sized.limit = use.limit(demand.rate, measured)
+        if sized.choice.number == before:
+            return
+        try:
+            group.resize(sized.choice.number)
+        except OSError as error:
+            log(f"no further process that prepares samples: {describe(error)}")
+            sized.choice = ProcessChoice(max(1, group.processes))
+        asked = "" if demand is None else f"; trainings could take {demand.rate:,.1f} samples/s"
+        log(f"{group.processes} processes prepare samples, before {before}{asked}")
+        self._write(now)
+
+    def _share(self, group: FeedGroup) -> int:
+        """Cores for a group: its equal part, and what others leave."""
+        others = sum(other.processes + sized.times.cores for other, sized in self._sized.items() if other is not group)
+        return max(1, self._total // max(1, len(self._sized)), int(self._total - others))
+
+    def _write(self, now: float) -> None:
+        self._written_at = now
+        if self._memory is None or not self._sized:
+            return
+        group = max(self._sized, key=lambda each: each.done)
+        found = RememberedRates(group.processes, group.supply.measured(now))
+        if found != self._written:
+            self._written = found
+            with contextlib.suppress(OSError):  # only the next feed would be helped
+                remember(self._memory, found)
