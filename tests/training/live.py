@@ -351,8 +351,10 @@ def check_measured(training: LiveTraining) -> None:
         if len(watched) != 1 or watched[0].before == watched[0].after:
             continue  # not all workers were there in time, or one was killed: no figure, or several
         pause = watched[0]
-        stalls = [entry for entry in found if abs(entry[3] - pause.end) < 1.0]
-        if [entry[:2] for entry in stalls] != [(pause.before, pause.after)]:
+        # Another change may follow within a second.
+        scales = (pause.before, pause.after)
+        stalls = [entry for entry in found if abs(entry[3] - pause.end) < 1.0 and entry[:2] == scales]
+        if len(stalls) != 1:
             state = training.state()
             history = [(event["unixSeconds"], event["toState"], event["reason"]) for event in state["events"]]
             raise AssertionError(f"{what}: {pause}\nmeasured: {found}\n{state['scaleCommand']}\n{history}")
