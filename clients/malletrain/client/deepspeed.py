@@ -40,7 +40,7 @@ from malletrain.client.object_transfer import control_device
 from malletrain.client.shard_parts import Shards
 from malletrain.client.zero_state import ZeroState
 
-__all__ = ["DeepSpeedTraining", "init"]
+__all__ = ["DeepSpeedTraining", "init", "without_shared_memory"]
 
 _SHARED_MEMORY = "deepspeed_shm_comm"
 
@@ -57,9 +57,14 @@ def init(backend: str | None = None) -> None:
     Raises:
         ValueError: MALLETRAIN_COLLECTIVE_SECONDS is no time.
     """
-    deepspeed.ops.__compatible_ops__[_SHARED_MEMORY] = False
+    without_shared_memory()
     os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asks for it, also of the only process
     distributed.init(backend)
+
+
+def without_shared_memory() -> None:
+    """Have DeepSpeed exchange gradients on CPUs by the process group; see `init`."""
+    deepspeed.ops.__compatible_ops__[_SHARED_MEMORY] = False
 
 
 class DeepSpeedTraining(DividedTraining):
@@ -125,6 +130,10 @@ class DeepSpeedTraining(DividedTraining):
 
     def _shards(self) -> Shards:
         return self._zero.parts().tensors
+
+    def _whole(self) -> list[Any]:
+        # Between steps of ZeRO 3 the optimizer's groups have no parameters, and its `state_dict` fails.
+        return [self._zero.parts().tensors] * self.workers
 
     def _save_planner(self) -> SavePlanner:
         return FlatSavePlanner(self._zero.parts().ranges)

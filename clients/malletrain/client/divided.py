@@ -92,6 +92,10 @@ class DividedTraining(DistributedTraining):
         """Says where this worker's part lies in the whole; None: the tensors say it themselves."""
         return None
 
+    def _whole(self) -> list[Any]:
+        """Tensors as large as those of all workers' parts."""
+        return [self._plain_model.state_dict(), self.optimizer.state_dict()]
+
     def _before_end(self) -> None:
         """What is left to do before this process ends."""
 
@@ -163,11 +167,7 @@ class DividedTraining(DistributedTraining):
 
     def _may_save(self, *, last: bool) -> bool:
         """At rank 0: whether there is time and room for a checkpoint."""
-
-        def whole() -> list[Any]:
-            return [self._plain_model.state_dict(), self.optimizer.state_dict()]
-
-        return self._sharded.may_begin(self.samples, whole, last=last)
+        return self._sharded.may_begin(self.samples, self._whole, last=last)
 
     def _decide(self) -> list[int]:
         flags, batches = super()._decide()
