@@ -15,6 +15,7 @@ PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 APART := long or faulty_scripts or frameworks or demo or fleet or slurm or pbs or netns or containers or training or upgrade or manual or browser or gpu
 # Their folders, where the five services run; the two parts of `make test-long` take about the same time.
 SYSTEM := tests/access tests/api tests/monitoring tests/system
+ZERO := tests/frameworks/test_deepspeed.py tests/frameworks/test_accelerate_deepspeed.py
 LONG := long and not ($(subst long or ,,$(APART)))
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --python-version 3.11 \
   --python-platform x86_64-manylinux_2_28 $(UPGRADE)
@@ -114,13 +115,13 @@ test-streams: setup build/streams/.installed ## Data of litdata over changes of 
 	build/streams/bin/python -m pytest -p no:cacheprovider tests/client/test_chunks.py
 
 test-frameworks: setup build/frameworks/.installed build/frameworks-oldest/.installed ## Lightning, Transformers, Accelerate and trackers over changes of scale, in environments of their own (15 minutes)
-	build/frameworks/bin/python -m pytest -p no:cacheprovider tests/frameworks --ignore tests/frameworks/test_deepspeed.py
+	build/frameworks/bin/python -m pytest -p no:cacheprovider tests/frameworks $(ZERO:%=--ignore %)
 
-test-deepspeed: setup build/frameworks/.installed build/frameworks-oldest/.installed ## DeepSpeed's ZeRO over changes of scale, in environments of their own (15 minutes)
-	build/frameworks/bin/python -m pytest -p no:cacheprovider tests/frameworks/test_deepspeed.py
+test-deepspeed: setup build/frameworks/.installed build/frameworks-oldest/.installed ## DeepSpeed's ZeRO, also by Accelerate, over changes of scale, in environments of their own (20 minutes)
+	build/frameworks/bin/python -m pytest -p no:cacheprovider $(ZERO)
 	build/frameworks-oldest/bin/python -m pytest -p no:cacheprovider tests/frameworks --ignore tests/frameworks/test_live.py \
-	  --ignore tests/frameworks/test_trackers.py --ignore tests/frameworks/test_live_trackers.py --ignore tests/frameworks/test_deepspeed.py
-	build/frameworks-oldest/bin/python -m pytest -p no:cacheprovider tests/frameworks/test_deepspeed.py -k 'three_restarts or refused'
+	  --ignore tests/frameworks/test_trackers.py --ignore tests/frameworks/test_live_trackers.py $(ZERO:%=--ignore %)
+	build/frameworks-oldest/bin/python -m pytest -p no:cacheprovider $(ZERO) -k 'three_restarts or refused'
 
 test-gpu: $(VENV)/.package ## Trainings, rescales and checks on this machine's NVIDIA GPU; skipped where torch can use none (5 minutes)
 	$(BIN)/python -m pytest -m gpu tests/gpu

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("accelerate", reason="needs accelerate: make test-frameworks")
 
 import torch
-from accelerate import DeepSpeedPlugin
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -168,16 +167,6 @@ def test_what_has_no_sample_counter_is_refused_by_name() -> None:
         accelerator.prepare(model, nn.Linear(1, 1), optimizer, DataLoader(TensorDataset(torch.zeros(4))))
     with pytest.raises(RuntimeError, match=r"^ElasticAccelerator: expected accelerator\.prepare"):
         list(accelerator.epochs(1))
-
-
-def test_deepspeed_is_refused_before_the_script_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Its state is divided: rank 0 alone would save what it has of it.
-    expected = r"^deepspeed_plugin: expected none, got one: .* malletrain\.client\.deepspeed alone$"
-    with pytest.raises(ValueError, match=expected):
-        ElasticAccelerator(cpu=True, deepspeed_plugin=DeepSpeedPlugin(zero_stage=2))
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")  # as by accelerate launch --use_deepspeed
-    with pytest.raises(ValueError, match=expected):
-        ElasticAccelerator()
 
 
 def test_what_lies_between_two_iterations_and_saves_are_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,12 +100,14 @@ def check_samples(steps: list[dict[str, Any]]) -> None:
     assert sorted(epoch) == list(range(SIZE))
 
 
-def plain_losses(steps: list[dict[str, Any]]) -> list[float]:
-    """Losses of one process with torch alone, with the same samples."""
+def plain_losses(steps: list[dict[str, Any]], factor: float = 1.0) -> list[float]:
+    """Losses of one process with torch alone, with the same samples, and rates of the schedule times a factor."""
     from tests.frameworks.zero_trainer import Network, data, optimizer_of, schedule_of
 
     model = Network()
     optimizer = optimizer_of(model, "adamw")
+    for group in optimizer.param_groups:
+        group["lr"] *= factor
     schedule = schedule_of(optimizer)
     inputs, targets = data()
     losses = []
@@ -235,7 +237,7 @@ def test_what_can_not_be_restored_is_refused_by_name(tmp_path: Path) -> None:
         "offload_param": "zero_optimization.offload_param.device: expected none or cpu: what is on other media is not"
         " read back, got nvme",
         "framework": "optimizer: expected one of torch, got DeepSpeedZeroOptimizer: what it divides is saved, for any"
-        " number of workers, by malletrain.client.deepspeed alone",
+        " number of workers, by malletrain.client.deepspeed, or ElasticAccelerator, alone",
         "loss scaler": "grad_scaler: expected none (DeepSpeed's own, by fp16 in its configuration), got one",
         "other groups": "optimizer: expected 2 groups of parameters, got 1",
         "other weights": "checkpoint samples-000000000000024.shards, rank 0: RuntimeError: weights/layers.0.weight:"

@@ -97,6 +97,41 @@ def parsed() -> argparse.Namespace:
     return parser.parse_args()
 
 
+class Notes:
+    """What is noted of a training, by every process in a file of its own."""
+
+    def __init__(self, folder: Path, training: Any, model: Network, options: argparse.Namespace) -> None:
+        self._path = folder / f"notes-{os.getpid()}.jsonl"
+        self._training, self._model, self._stage = training, model, options.stage
+        self._keys = ("momentum_buffer",) if options.optimizer == "sgd" else ("exp_avg", "exp_avg_sq")
+
+    def note(self, event: str, **more: Any) -> None:
+        """Note the whole state; all workers call it."""
+        training, zero = self._training, self._training.engine.optimizer
+        rank, workers = dist.get_rank(), dist.get_world_size()
+        has_state = event == "stepped" or training.samples > 0
+        if has_state and self._stage < 3:
+            # DeepSpeed 0.19 links the states of all groups after the first group's step: the others have none yet.
+            zero._hp_optimizer_states_linked = False
+            zero._lazy_init_hp_params_optimizer_state()
+        line = {"event": event, "rank": rank, "workers": workers, "samples": training.samples, **more}
+        line["digest"] = digest(whole_state(self._model, self._keys if has_state else ()))
+        line |= {"passes": int(self._model.passes), "scale": float(zero.loss_scaler.cur_scale)}
+        line |= {"rate": training.optimizer.param_groups[0]["lr"], "engine_steps": training.engine.global_steps}
+        line |= {"numbers": {key: float(value) for key, value in _numbers(training.optimizer).items()}}
+        line |= {"random": zlib.crc32(torch.get_rng_state().numpy().tobytes())}
+        if rank == 0 or event == "loaded":
+            with self._path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def gathered(value: Any) -> list[Any]:
+    """That of all workers."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
 def main() -> None:
     """Train, and note what happens."""
     options = parsed()
@@ -104,7 +139,7 @@ def main() -> None:
     assert job is not None
     inputs, targets = data()
     init()
-    rank, workers = dist.get_rank(), dist.get_world_size()
+    workers = dist.get_world_size()
     model = Network(unlike=0.25 if any(Path(job.directory).glob("notes-*")) else 0.0)
     optimizer = optimizer_of(model, options.optimizer)
     zero = {"stage": options.stage, "stage3_param_persistence_threshold": options.persist}
@@ -132,28 +167,7 @@ def main() -> None:
     )
     schedule = schedule_of(optimizer)
     training.register("schedule", schedule)
-    notes = Path(job.directory, f"notes-{os.getpid()}.jsonl")
-    keys = ("momentum_buffer",) if options.optimizer == "sgd" else ("exp_avg", "exp_avg_sq")
-
-    def note(event: str, **more: Any) -> None:
-        has_state = event == "stepped" or training.samples > 0
-        if has_state and options.stage < 3:
-            # DeepSpeed 0.19 links the states of all groups after the first group's step: the others have none yet.
-            engine.optimizer._hp_optimizer_states_linked = False
-            engine.optimizer._lazy_init_hp_params_optimizer_state()
-        line = {"event": event, "rank": rank, "workers": workers, "samples": training.samples, **more}
-        line |= {"digest": digest(whole_state(model, keys if has_state else ())), "passes": int(model.passes)}
-        line |= {"rate": optimizer.param_groups[0]["lr"], "scale": float(engine.optimizer.loss_scaler.cur_scale)}
-        line |= {"numbers": {key: float(value) for key, value in _numbers(training.optimizer).items()}}
-        line |= {"engine_steps": engine.global_steps, "random": zlib.crc32(torch.get_rng_state().numpy().tobytes())}
-        if rank == 0 or event == "loaded":
-            with notes.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-
-    def gathered(value: Any) -> list[Any]:
-        found: list[Any] = [None] * workers
-        dist.all_gather_object(found, value)
-        return found
+    noted = Notes(Path(job.directory), training, model, options)
 
     def one_pass(indices: list[int], factor: float) -> float:
         outputs = engine(inputs[indices].to(engine.get_data_types()[0])).float()
@@ -163,7 +177,7 @@ def main() -> None:
 
     @training.run
     def train() -> None:
-        note("loaded")
+        noted.note("loaded")
         while training.samples < options.samples:
             began = time.monotonic()
             passes = list(training.micro_batches()) if options.hold else [(training.next_indices(), 1.0)]
@@ -173,7 +187,7 @@ def main() -> None:
             for used in gathered([index for indices, _ in passes for index in indices]):
                 more["indices"] += used
             # Before the check in it: a worker may end there.
-            training.step(schedule.step, functools.partial(note, "stepped", **more))
+            training.step(schedule.step, functools.partial(noted.note, "stepped", **more))
             time.sleep(max(0.0, options.step_seconds - (time.monotonic() - began)))
 
     training.finish({"workers": workers})

@@ -14,25 +14,30 @@ accelerator.end_training()
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from accelerate import Accelerator
 from accelerate.data_loader import prepare_data_loader
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
+from accelerate.utils import DummyOptim, DummyScheduler, InitProcessGroupKwargs
 from torch.utils.data import DataLoader
 
 from malletrain.client import log_metrics, phase
 from malletrain.client.extra_state import Stateful
-from malletrain.client.framework_training import NO_DEEPSPEED, FrameworkTraining, LoaderPlan, TrainingOptions
+from malletrain.client.framework_training import FollowedTraining, FrameworkTraining, LoaderPlan, TrainingOptions
 from malletrain.client.metric_log import numbers_of
 from malletrain.client.phases import EVALUATE, SAVE
 from malletrain.client.sampling import EpochBatches
+
+if TYPE_CHECKING:
+    from malletrain.client.framework_zero import FrameworkZeroTraining
 
 
 class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate is not installed where types are checked.
@@ -42,8 +47,9 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate is no
         training: The training, once model, optimizer and loader are prepared.
     """
 
-    training: FrameworkTraining | None = None
+    training: FollowedTraining | None = None
     gradient_accumulation_steps: int
+    _zero: FrameworkZeroTraining | None = None
 
     def __init__(self, **options: Any) -> None:
         """As `Accelerator`.
@@ -53,16 +59,18 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate is no
                 `learning_rate_rule`, `warmup_samples`, `hold_batch`, `seed`, when to save, and what is kept.
 
         Raises:
-            ValueError: an option divides batches in a way that has no sample counter, or the state by DeepSpeed.
+            ValueError: an option divides batches in a way that has no sample counter, or does not fit DeepSpeed.
         """
-        # Before it makes a process group.
-        if options.get("deepspeed_plugin") or os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true":
-            raise ValueError(f"deepspeed_plugin: expected none, got one: {NO_DEEPSPEED}")
+        # Before Accelerate makes a process group.
+        if _chooses_deepspeed(options):
+            options = _with_group(options)
         names = TrainingOptions.__annotations__.keys()
         own = {name: value for name, value in options.items() if name in names}
         super().__init__(**{name: value for name, value in options.items() if name not in names})
         if self.split_batches or self.dispatch_batches:
             raise ValueError("ElasticAccelerator: expected neither split_batches nor dispatch_batches, got one of them")
+        if self.deepspeed_plugin is not None:
+            _zero().check_config(self.deepspeed_plugin.deepspeed_config)
         self._elastic_options = cast(TrainingOptions, own)
         self._metrics: dict[str, float] = {}
 
@@ -74,8 +82,11 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate is no
             device_placement: As for `Accelerator.prepare`.
 
         Raises:
-            ValueError: that call has several models or optimizers, or the loader is of another kind.
+            ValueError: that call has several models or optimizers, or the loader is of another kind, or something is
+                DeepSpeed's own.
         """
+        for thing in things if self.deepspeed_plugin is not None else ():
+            _check_not_of_deepspeed(thing)
         loader = next((thing for thing in things if isinstance(thing, DataLoader)), None)
         models = [place for place, thing in enumerate(things) if isinstance(thing, torch.nn.Module)]
         optimizers = [place for place, thing in enumerate(things) if isinstance(thing, torch.optim.Optimizer)]
@@ -87,9 +98,13 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate is no
         elastic = ElasticLoader(self, plan)
         kept = [place for place, thing in enumerate(things) if thing is not loader]
         devices = [device_placement[place] for place in kept] if device_placement else None
+        passes = self._passes_of_deepspeed(plan) if self.deepspeed_plugin is not None else None
         found = super().prepare(*(things[place] for place in kept), device_placement=devices)
         prepared = dict(zip(kept, found if len(kept) > 1 else (found,), strict=True))
-        self._begin(prepared[models[0]], prepared[optimizers[0]], plan)
+        if passes is None:
+            self._begin(prepared[models[0]], prepared[optimizers[0]], plan)
+        else:
+            self._begin_zero(prepared[models[0]], plan, passes)
         for number, thing in enumerate(one for one in prepared.values() if isinstance(one, AcceleratedScheduler)):
             # With hold_batch a step has as many samples with any number of workers.
             thing.split_batches = bool(self._elastic_options.get("hold_batch"))
@@ -97,7 +112,7 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate is no
         return tuple(prepared.get(place, elastic) for place in range(len(things)))
 
     @property
-    def started(self) -> FrameworkTraining:
+    def started(self) -> FollowedTraining:
         """The training.
 
         Raises:
@@ -134,7 +149,17 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate is no
         training = self.started
         if self.sync_gradients != training.is_last_pass:
             raise RuntimeError("backward: expected each pass to be made under `with accelerator.accumulate(model)`")
-        self.or_save(super().backward)(loss * training.pass_factor(), **options)
+        if self._zero is not None:
+            self.or_save(self._zero.backward)(loss, **options)
+        else:
+            self.or_save(super().backward)(loss * training.pass_factor(), **options)
+
+    @contextlib.contextmanager
+    def no_sync(self, model: torch.nn.Module) -> Iterator[None]:
+        """As `Accelerator.no_sync`. With DeepSpeed, `backward` says to the engine which pass is the last of a step."""
+        # An engine's own refuses ZeRO 2 and 3, and Accelerate 1.3 enters it with any stage.
+        with super().no_sync(model) if self._zero is None else contextlib.nullcontext():
+            yield
 
     def log(self, values: Mapping[str, Any], *arguments: Any, **options: Any) -> None:
         """As `Accelerator.log`; numbers are logged by `log_metrics`, too, and the last become metrics of the job."""
@@ -205,6 +230,21 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate is no
             model.forward = self.or_save(model.forward)
         self.training = training
 
+    def _passes_of_deepspeed(self, plan: LoaderPlan) -> int:
+        """Set the sizes in DeepSpeed's configuration; the passes of a step, of which the engine does not know."""
+        config = self.deepspeed_plugin.deepspeed_config
+        passes = config.get("gradient_accumulation_steps", "auto")
+        passes = self.gradient_accumulation_steps if passes in ("auto", 1) else int(passes)
+        _zero().fill_config(config, plan.batch, self.num_processes)
+        self.gradient_accumulation_steps = 1
+        return passes
+
+    def _begin_zero(self, engine: torch.nn.Module, plan: LoaderPlan, passes: int) -> None:
+        self._zero = self.training = _zero().FrameworkZeroTraining(engine, plan, passes, **self._elastic_options)
+        self.gradient_accumulation_steps = self.training.micro_steps
+        # With ZeRO 3 weights are gathered in a pass.
+        engine.forward = self.or_save(engine.forward)
+
 
 class ElasticLoader:
     """A worker's batches. One iteration goes on from the present sample to the end of the epoch."""
@@ -257,3 +297,46 @@ class ElasticLoader:
             finally:
                 # The script asks for the next batch, or has left the loop.
                 training.passed()
+
+
+def _chooses_deepspeed(options: Mapping[str, Any]) -> bool:
+    named = options.get("deepspeed_plugin") or options.get("deepspeed_plugins")
+    return bool(named) or os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true"
+
+
+def _with_group(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the process group that DeepSpeed takes; the options of an `Accelerator` that takes it, too.
+
+    Raises:
+        ValueError: an option does not fit.
+    """
+    if options.get("cpu"):
+        raise ValueError("cpu: expected False with DeepSpeed (DS_ACCELERATOR=cpu chooses CPUs), got True")
+    if options.get("deepspeed_plugins") or isinstance(options.get("deepspeed_plugin"), dict):
+        raise ValueError("deepspeed_plugin: expected one plugin, got several")
+    _zero().begin_group()
+    handlers = list(options.get("kwargs_handlers") or ())
+    if not torch.cuda.is_available() and not any(isinstance(one, InitProcessGroupKwargs) for one in handlers):
+        # Without a GPU Accelerate 1.15 would take each worker for the only one.
+        handlers.append(InitProcessGroupKwargs(backend="gloo"))
+    return {**options, "kwargs_handlers": handlers}
+
+
+def _zero() -> Any:
+    """What imports DeepSpeed, which others do without."""
+    from malletrain.client import framework_zero  # only where a script makes use of it
+
+    return framework_zero
+
+
+def _check_not_of_deepspeed(thing: object) -> None:
+    """Refuse an optimizer or a scheduler that DeepSpeed would make or step.
+
+    Raises:
+        ValueError: it is one.
+    """
+    kind = type(thing)
+    if isinstance(thing, DummyOptim):
+        raise ValueError(f"optimizer: expected one of torch, got {kind.__name__}")
+    if isinstance(thing, DummyScheduler) or kind.__module__.startswith("deepspeed.runtime.lr_schedules"):
+        raise ValueError(f"scheduler: expected one of torch, which follows the samples, got {kind.__name__}")

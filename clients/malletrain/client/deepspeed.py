@@ -41,7 +41,7 @@ from malletrain.client.shard_parts import Shards
 from malletrain.client.snapshots import tensor_bytes
 from malletrain.client.zero_state import ZeroState
 
-__all__ = ["DeepSpeedTraining", "init"]
+__all__ = ["DeepSpeedTraining", "init", "without_shared_memory"]
 
 _SHARED_MEMORY = "deepspeed_shm_comm"
 
@@ -58,9 +58,14 @@ def init(backend: str | None = None) -> None:
     Raises:
         ValueError: MALLETRAIN_COLLECTIVE_SECONDS is no time.
     """
-    deepspeed.ops.__compatible_ops__[_SHARED_MEMORY] = False
+    without_shared_memory()
     os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asks for it, also of the only process
     distributed.init(backend)
+
+
+def without_shared_memory() -> None:
+    """Have DeepSpeed exchange gradients on CPUs by the process group; see `init`."""
+    deepspeed.ops.__compatible_ops__[_SHARED_MEMORY] = False
 
 
 class DeepSpeedTraining(DividedTraining):

@@ -22,7 +22,9 @@ from malletrain.client.sampling import EpochBatches, EpochOrder, WorkerSampler, 
 from malletrain.client.schedules import SampleSchedule
 from malletrain.client.training import leave, permutation
 
-NO_DEEPSPEED = "what it divides is saved, for any number of workers, by malletrain.client.deepspeed alone"
+NO_DEEPSPEED = (
+    "what it divides is saved, for any number of workers, by malletrain.client.deepspeed, or ElasticAccelerator, alone"
+)
 """What those are told whose framework makes use of DeepSpeed."""
 
 
@@ -41,14 +43,122 @@ class TrainingOptions(TypedDict, total=False):
     hold_batch: bool
 
 
-class FrameworkTraining(DistributedTraining):
-    """A training that a framework drives.
+class FollowedTraining(DistributedTraining):
+    """What follows the loop of a framework, however the training keeps its state.
 
     Call `begin` before the first batch, `before_step` before an optimizer's step with a closure, `passed` after each
     pass (or `stepped` after each step), `check_now` before the first pass of a step, and `finish` at the end.
     """
 
     _steps_schedules = False
+
+    def _follow_plan(self, plan: LoaderPlan, micro_steps: int, *, hold_batch: bool) -> None:
+        """Take what the script's loader says; to be called before the other constructors.
+
+        Args:
+            plan: The script's loader.
+            micro_steps: Passes of a worker in one step, as the framework has been told.
+            hold_batch: Whether the global batch is kept constant.
+
+        Raises:
+            ValueError: the script accumulates, and the batch is held.
+        """
+        if hold_batch and micro_steps != 1:
+            raise ValueError(f"hold_batch: expected no accumulation of the script's own, got {micro_steps} passes")
+        self._plan = plan
+        self._own_micro_steps = micro_steps
+        self._passes_made = 0
+
+    @property
+    def order(self) -> EpochOrder:
+        """The order of samples."""
+        return self._sampler.order
+
+    @property
+    def share(self) -> WorkerShare:
+        """This worker's share of each global batch."""
+        return self._sampler.share
+
+    def begin(self) -> None:
+        """Set the rates for the present scale, and restore the random number generators."""
+        self._begin()
+
+    @property
+    def is_last_pass(self) -> bool:
+        """Whether the present pass is the last one of a step."""
+        return (self._passes_made + 1) % self.micro_steps == 0
+
+    def pass_factor(self) -> float:
+        """Factor for the loss of the present pass, for a framework that averages the passes of a step.
+
+        It is 1.0 unless `hold_batch` has led to passes of different size.
+        """
+        partition = self._sampler.partition
+        sizes = partition.micro_batches(self.rank)
+        return partition.weight(sizes[self._passes_made % len(sizes)]) * partition.micro_steps
+
+    def follow(self, name: str, scheduler: Any, batch: int | None = None) -> FollowingScheduler:
+        """A scheduler for the framework to step once per global batch, in place of one whose state has been loaded.
+
+        Args:
+            name: A name that is unique in the training.
+            scheduler: A scheduler of torch.
+            batch: Samples of one of its steps; None: `schedule_batch`.
+        """
+        schedule = self._schedule_of(name, scheduler, batch or self.schedule_batch)
+        self._schedules.append(schedule)
+        return FollowingScheduler(schedule, lambda: self.global_batch)
+
+    def before_step(self) -> None:
+        """From now on to `stepped` the state is neither that before the step nor that after it."""
+        self._consistent = False
+
+    def passed(self) -> None:
+        """Count a pass, and with the last one of a step the global batch."""
+        self._passes_made += 1
+        if self._passes_made % self.micro_steps == 0:
+            self.stepped()
+
+    def stepped(self) -> None:
+        """Count and report a global batch whose gradients have been applied."""
+        self._count()
+        self._check_interval.count()
+
+    def check_now(self) -> None:
+        """Commit, save or leave if it is time. All workers call it at the same batch."""
+        if self._check_interval.due:
+            try:
+                self._check()
+            except Stopped as stopped:
+                leave(stopped)
+
+    def check_before_pass(self) -> None:
+        """As `check_now`, if the next pass is the first one of a step."""
+        if self._passes_made % self.micro_steps == 0:
+            self.check_now()
+
+    def save_if_worker_lost(self, error: BaseException) -> None:
+        """After an error: if another worker is lost, save the state and end the process. Otherwise return."""
+        if isinstance(error, RuntimeError):
+            try:
+                self._save_after_loss(error)
+            except Stopped as stopped:
+                leave(stopped)
+
+    def _make_sampler(self, size: int, batch_per_worker: int, constant_batch: int | None, seed: int) -> WorkerSampler:
+        del size, batch_per_worker
+        return self._plan.sampler(seed, constant_batch, self._own_micro_steps)
+
+    def _set_scale(self) -> None:
+        # It is set since the checkpoint has been loaded, and the framework may have begun to iterate.
+        refresh()
+
+    def _set_passes(self, passes: int) -> None:
+        """Do nothing: the framework exchanges gradients in the last pass."""
+
+
+class FrameworkTraining(FollowedTraining):
+    """A training that a framework drives, and whose workers all have the whole state."""
 
     def __init__(
         self,
@@ -71,92 +181,8 @@ class FrameworkTraining(DistributedTraining):
         """
         if any(kind.__module__.startswith("deepspeed.runtime") for kind in type(optimizer).__mro__):
             raise ValueError(f"optimizer: expected one of torch, got {type(optimizer).__name__}: {NO_DEEPSPEED}")
-        if options.get("hold_batch") and micro_steps != 1:
-            raise ValueError(f"hold_batch: expected no accumulation of the script's own, got {micro_steps} passes")
-        self._plan = plan
-        self._own_micro_steps = micro_steps
-        self._passes = 0
+        self._follow_plan(plan, micro_steps, hold_batch=bool(options.get("hold_batch")))
         super().__init__(model, optimizer, dataset_size=plan.size, batch_per_worker=plan.batch, **options)
-
-    @property
-    def order(self) -> EpochOrder:
-        """The order of samples."""
-        return self._sampler.order
-
-    @property
-    def share(self) -> WorkerShare:
-        """This worker's share of each global batch."""
-        return self._sampler.share
-
-    def begin(self) -> None:
-        """Set the rates for the present scale, and restore the random number generators."""
-        self._begin()
-
-    @property
-    def is_last_pass(self) -> bool:
-        """Whether the present pass is the last one of a step."""
-        return (self._passes + 1) % self.micro_steps == 0
-
-    def pass_factor(self) -> float:
-        """Factor for the loss of the present pass, for a framework that averages the passes of a step.
-
-        It is 1.0 unless `hold_batch` has led to passes of different size.
-        """
-        partition = self._sampler.partition
-        sizes = partition.micro_batches(self.rank)
-        return partition.weight(sizes[self._passes % len(sizes)]) * partition.micro_steps
-
-    def follow(self, name: str, scheduler: Any, batch: int | None = None) -> FollowingScheduler:
-        """A scheduler for the framework to step once per global batch, in place of one whose state has been loaded.
-
-        Args:
-            name: A name that is unique in the training.
-            scheduler: A scheduler of torch.
-            batch: Samples of one of its steps; None: `schedule_batch`.
-        """
-        schedule = self._schedule_of(name, scheduler, batch or self.schedule_batch)
-        self._schedules.append(schedule)
-        return FollowingScheduler(schedule, lambda: self.global_batch)
-
-    def before_step(self) -> None:
-        """From now on to `stepped` the state is neither that before the step nor that after it."""
-        self._consistent = False
-
-    def passed(self) -> None:
-        """Count a pass, and with the last one of a step the global batch."""
-        self._passes += 1
-        if self._passes % self.micro_steps == 0:
-            self.stepped()
-
-    def stepped(self) -> None:
-        """Count and report a global batch whose gradients have been applied."""
-        self._count()
-        self._check_interval.count()
-
-    def check_now(self) -> None:
-        """Commit, save or leave if it is time. All workers call it at the same batch."""
-        if self._check_interval.due:
-            try:
-                self._check()
-            except Stopped as stopped:
-                leave(stopped)
-
-    def check_before_pass(self) -> None:
-        """As `check_now`, if the next pass is the first one of a step."""
-        if self._passes % self.micro_steps == 0:
-            self.check_now()
-
-    def save_if_worker_lost(self, error: BaseException) -> None:
-        """After an error: if another worker is lost, save the state and end the process. Otherwise return."""
-        if isinstance(error, RuntimeError):
-            try:
-                self._save_after_loss(error)
-            except Stopped as stopped:
-                leave(stopped)
-
-    def _make_sampler(self, size: int, batch_per_worker: int, constant_batch: int | None, seed: int) -> WorkerSampler:
-        del size, batch_per_worker
-        return self._plan.sampler(seed, constant_batch, self._own_micro_steps)
 
     def _make_rates(
         self, optimizer: torch.optim.Optimizer, reference_batch: int | None, rule: ScalingRule, warmup_samples: int
@@ -174,17 +200,10 @@ class FrameworkTraining(DistributedTraining):
         if (arguments[1] if len(arguments) > 1 else options.get("closure")) is None:
             self.before_step()
 
-    def _set_scale(self) -> None:
-        # It is set since the checkpoint has been loaded, and the framework may have begun to iterate.
-        refresh()
-
     def _content(self, states: list[dict[str, Any]]) -> dict[str, Any]:
         # A step that has failed has left its rates.
         self._stepped_rates.unscale()
         return super()._content(states)
-
-    def _set_passes(self, passes: int) -> None:
-        """Do nothing: the framework exchanges gradients in the last pass."""
 
 
 class FollowingScheduler:
