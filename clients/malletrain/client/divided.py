@@ -92,10 +92,6 @@ class DividedTraining(DistributedTraining):
         """Says where this worker's part lies in the whole; None: the tensors say it themselves."""
         return None
 
-    def _whole(self) -> list[Any]:
-        """Tensors as large as those of all workers' parts."""
-        return [self._plain_model.state_dict(), self.optimizer.state_dict()]
-
     def _before_end(self) -> None:
         """What is left to do before this process ends."""
 
