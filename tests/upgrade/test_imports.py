@@ -11,7 +11,10 @@ PACKAGES = (
     *(f"services/malletrain/{name}" for name in ("agent", "common", "model", "supervisor", "tls")),
     "clients/malletrain/client",
 )
-AT_START = {("services/malletrain/supervisor/backends.py", "_open_group")}
+AT_START = {
+    ("services/malletrain/supervisor/backends.py", "_open_group"),
+    ("clients/malletrain/client/accelerate.py", "_zero"),
+}
 """Functions that run before the process serves anybody."""
 
 

@@ -12,12 +12,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from malletrain.client.feeding.preprocessors import MOST
 from malletrain.common import environment as env
 from malletrain.common.files import make_private_folder, open_plain, write_atomically
 from malletrain.common.job_folder import FEEDS_FOLDER
+from malletrain.common.untrusted_json import parse_object
 
 _MAX_BYTES = 4096
 _NAME_BYTES = 8
@@ -82,9 +82,9 @@ def parse(text: bytes) -> RememberedRates:
         ValueError: it is none.
     """
     try:
-        content: Any = json.loads(text)
+        content = parse_object(text)
         processes, rates = content["processes"], {int(n): float(rate) for n, rate in content["rates"].items()}
-    except (TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+    except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError(f"rates: expected processes and rates, got {text[:60]!r}") from error
     if type(processes) is not int or not 0 <= processes <= MOST:
         raise ValueError(f"processes: expected 0 to {MOST}, got {processes!r}")
