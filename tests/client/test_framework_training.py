@@ -33,6 +33,16 @@ def started(folder: Path, *, batch: int = 4, micro_steps: int = 1, **options: An
     return training
 
 
+def test_the_noise_of_gradients_is_not_measured_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MALLETRAIN_GRADIENT_NOISE", "1")
+    training = started(tmp_path)
+    assert "the gradient noise scale is not measured in this kind of training" in capsys.readouterr().err
+    weight = training.model.weight
+    assert not weight._post_accumulate_grad_hooks
+
+
 def epoch(training: FrameworkTraining) -> list[list[int]]:
     """One pass over the loader, each pass counted; the indices of each."""
     seen = []

@@ -8,7 +8,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+
+import pytest
 
 from malletrain.common.processes import (
     ProcessId,
@@ -17,6 +20,7 @@ from malletrain.common.processes import (
     kill_processes,
     process_ids,
     read_arguments,
+    read_cpu_seconds,
     read_descriptors,
     read_environment,
     read_status,
@@ -158,3 +162,11 @@ def test_a_process_of_another_user_does_not_count_as_the_users() -> None:
     assert ProcessId(own.pid, own.start_time, os.getuid()).alive()
     assert not ProcessId(own.pid, own.start_time, os.getuid() + 1).alive()
     assert not ProcessId(own.pid, own.start_time, os.getuid() + 1).kill()
+
+
+def test_cpu_time_is_that_of_the_process() -> None:
+    before, used = read_cpu_seconds(os.getpid()), time.process_time()
+    assert before is not None
+    assert before == pytest.approx(used, abs=0.1)
+    assert read_cpu_seconds(0) is None
+    assert read_cpu_seconds(_NOBODY) is None

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.client.feeding.cores import usable_cores
 from tests.support.shared import SHARED
 
 STRICT = "STRICT_SKIPS"
@@ -80,6 +81,7 @@ EXPECTED = (
     ExpectedSkip("needs root and iproute2", APT, lambda: _is_not_root() or _no_program("ip")()),
     ExpectedSkip("network namespaces can't be made here, .*", KERNEL),
     ExpectedSkip("this machine lets nobody make cgroups here.*", KERNEL),
+    ExpectedSkip("needs two processor cores", "a feed prepares with one process there", lambda: usable_cores() < 2),
     ExpectedSkip("no memory cgroup can be made here: .*", KERNEL),
     ExpectedSkip("this machine has no IPv6.*", KERNEL),
     ExpectedSkip("may not mount a file system", "only root can, and not in every container"),

@@ -178,10 +178,6 @@ class DividedTraining(DistributedTraining):
     def _hands_over(self) -> bool:
         return False  # a way of dividing says so if it can
 
-    def _rescales_by_disk(self, size: int) -> bool:
-        del size
-        return True  # as above
-
     def _is_saved(self) -> bool:
         return self._sharded.is_saved(self.samples)
 

@@ -40,7 +40,7 @@ from torch.distributed.fsdp import FSDPModule
 from malletrain.client import current_job
 from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps
-from malletrain.client.distributed import DistributedTraining, PlainTrainingState, init
+from malletrain.client.distributed import PlainTrainingState, init
 from malletrain.client.divided import DividedTraining
 from malletrain.client.gradient_noise import NoiseMeter
 from malletrain.client.neighbour_copies import NeighbourCopies
@@ -186,9 +186,6 @@ class ShardedTraining(DividedTraining):
 
     def _hands_over(self) -> bool:
         return self._memory is not None and bool(self._memory.notice().staying) and self._is_large()
-
-    def _rescales_by_disk(self, size: int) -> bool:
-        return DistributedTraining._rescales_by_disk(self, size)
 
     def _hand_over(self) -> bool:
         place = {"samples": self.samples, "rank": self._place.shard, "workers": self._place.shards}

@@ -198,7 +198,8 @@ class Termination:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-MAX_RESCALE_SECONDS = 1e6
+_MAX_RESCALE_SECONDS = 1e6
+"""Monitor takes no longer ones."""
 _FULL_CHECK_NS = 1_000_000_000
 """Time between two checks of environment and sidecar, in nanoseconds."""
 
@@ -221,7 +222,7 @@ class SavesNoted(NamedTuple):
     def after(self, error: BaseException | None, rescale_seconds: float) -> SavesNoted:
         """What is noted after another save; error: why it failed, None: it succeeded."""
         if error is None:
-            return SavesNoted(self.tried + 1, rescale_seconds=min(max(0.0, rescale_seconds), MAX_RESCALE_SECONDS))
+            return SavesNoted(self.tried + 1, rescale_seconds=min(max(0.0, rescale_seconds), _MAX_RESCALE_SECONDS))
         number = error.errno if isinstance(error, OSError) else None
         return self._replace(tried=self.tried + 1, failures=self.failures + 1, error=number or 0)
 

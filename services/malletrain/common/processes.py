@@ -15,6 +15,7 @@ _MAX_FILE_BYTES = 4 << 20
 _MAX_ENVIRONMENT_BYTES = 256 << 10
 _MAX_VARIABLES = 4096
 """Twice what a job may have with it. Any user can start hundreds of processes with megabytes each."""
+_TICKS = os.sysconf("SC_CLK_TCK")
 _ENDED = frozenset("ZXx")
 """States of processes that have ended and wait to be reaped, or are being removed."""
 
@@ -117,6 +118,12 @@ def read_status(pid: int) -> ProcessStatus | None:
     # The name in parentheses may itself contain spaces and parentheses.
     fields = stat.rpartition(b")")[2].split()
     return ProcessStatus(fields[0].decode(), int(fields[1]), int(fields[19]), int(fields[2]))
+
+
+def read_cpu_seconds(pid: int) -> float | None:
+    """CPU time that a process has used with all its threads, in seconds; None if there is none."""
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else None
 
 
 def identify(pid: int) -> ProcessId | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from malletrain.client.feeding.cores import cpu_seconds, process_of, usable_cores
+from malletrain.client.feeding.cores import process_of, usable_cores
 from malletrain.client.feeding.pace import PaceMeter, SupplyMeter
 from malletrain.client.feeding.rate_memory import RememberedRates, memory_path, parse, recall, remember
 from malletrain.client.feeding.sizing import LOOK_SECONDS, GroupSizing, TrainerTimes
@@ -54,14 +53,6 @@ def test_quotas_of_version_1_hold_and_nonsense_does_not(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     places = cgroup(tmp_path / "c", "0::/\n", cpu_max="what is this\n")
     assert usable_cores(*places) == AFFINITY
-
-
-def test_cpu_time_is_that_of_the_process() -> None:
-    before, used = cpu_seconds(os.getpid()), time.process_time()
-    assert before is not None
-    assert before == pytest.approx(used, abs=0.1)
-    assert cpu_seconds(0) is None
-    assert cpu_seconds(1 << 30) is None
 
 
 def test_the_other_end_of_a_socket_is_known() -> None:

@@ -1,4 +1,4 @@
-"""Which processor cores a feed may use, and what its trainings use of them."""
+"""Which processor cores a feed may use, and which processes its trainings are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import struct
 from pathlib import Path
 
 _CREDENTIALS = struct.Struct("3i")
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
@@ -61,16 +60,3 @@ def process_of(connection: socket.socket) -> int:
     """Process id of the other end of a Unix socket; 0: it is not known here, as in another container."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return max(0, int(_CREDENTIALS.unpack(raw)[0]))
-
-
-def cpu_seconds(pid: int) -> float | None:
-    """CPU time of a process with all its threads, in seconds; None: it is not known."""
-    if pid <= 0:
-        return None
-    try:
-        text = (_PROC / str(pid) / "stat").read_text()
-        # Its name, in parentheses, may have any characters in it.
-        words = text.rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / _TICKS
-    except (OSError, ValueError, IndexError):
-        return None

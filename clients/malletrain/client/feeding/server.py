@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import socket
 import time
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from malletrain.client.feeding.cores import process_of
+from malletrain.client.feeding.cores import process_of, usable_cores
 from malletrain.client.feeding.errors import FeedError, MovedError
 from malletrain.client.feeding.group import FeedGroup, log
 from malletrain.client.feeding.limits import FeedLimits
@@ -91,7 +90,7 @@ class FeedServer:
         self.asked_to_end = False
         self._sizing = GroupSizing(limits.calm_seconds, memory) if workers is None else None
         self._workers = workers or 1
-        self._cores = len(os.sched_getaffinity(0))
+        self._cores = usable_cores()
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}
         self._accepted = 0

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from malletrain.client.feeding.cores import cpu_seconds, usable_cores
+from malletrain.client.feeding.cores import usable_cores
 from malletrain.client.feeding.group import FeedGroup, log
 from malletrain.client.feeding.pace import WAITS_FROM
 from malletrain.client.feeding.preprocessors import MOST, CoreUse, GroupMeasured, ProcessChoice
 from malletrain.client.feeding.rate_memory import RememberedRates, recall, remember
 from malletrain.client.warn_once import describe
+from malletrain.common.processes import read_cpu_seconds
 
 LOOK_SECONDS = 0.5
 """How often numbers are looked at."""
@@ -86,7 +87,7 @@ class GroupSizing:
         memory: Path | None = None,
         *,
         cores: Callable[[], int] = usable_cores,
-        times: Callable[[int], float | None] = cpu_seconds,
+        times: Callable[[int], float | None] = read_cpu_seconds,
     ) -> None:
         """Begin with what an earlier feed of this data set has found.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from malletrain.cli.check.observations import End, Report, Step
 from malletrain.common.child_process import ChildProcess
 from malletrain.common.environment import JOB_ID
 from malletrain.common.job_folder import OBSERVED_FOLDER, SUPERVISOR_FILE
-from malletrain.common.processes import ProcessId, find_processes, identify, kill_processes
+from malletrain.common.processes import ProcessId, find_processes, identify, kill_processes, read_cpu_seconds
 from malletrain.job_manager.launching.folder import JobFolder, socket_path
 from malletrain.job_manager.launching.starting import ForkedSupervisor, LaunchOrder, SupervisorStarter
 from malletrain.job_manager.launching.supervisor_client import SupervisorClient
@@ -153,7 +152,7 @@ class JobRun:
         """CPU time of the job's processes so far, without their supervisor, which looks at them all the time."""
         supervisor = self._supervisor.pid if self._supervisor is not None else None
         processes = (process.id.pid for process in find_processes(self._is_ours))
-        return sum(_cpu_seconds(pid) for pid in processes if pid != supervisor)
+        return sum(read_cpu_seconds(pid) or 0.0 for pid in processes if pid != supervisor)
 
     def log(self) -> str:
         """The end of what the workers have printed, or else their supervisor."""
@@ -263,14 +262,6 @@ class JobRun:
 
     def _is_ours(self, environment: object) -> bool:
         return isinstance(environment, dict) and environment.get(JOB_ID) == self.id
-
-
-def _cpu_seconds(pid: int) -> float:
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return 0.0  # it has ended
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _tail(path: Path) -> str:
