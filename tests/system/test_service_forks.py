@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from malletrain.cli.operate.service_forks import TITLE
+from malletrain.common.processes import read_arguments
 from malletrain.runtime.settings_file import SERVICES
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
@@ -30,7 +31,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 def forks(system: Deployment) -> list[psutil.Process]:
     """The program that forks services, while it runs."""
     children = psutil.Process(system.process.pid).children()
-    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and child.cmdline()[:1] == [TITLE]]
+    return [child for child in children if read_arguments(child.pid)[:1] == [TITLE]]  # one that has ended has none
 
 
 def has_mapped(pid: int, name: str) -> bool:
