@@ -45,6 +45,10 @@ def test_large_jobs_blind_nobody(tmp_path: Path) -> None:
     """620 jobs with environments of 120 KB: their snapshot had 73 MiB, more than any reader takes."""
     settings = f"{NODES}[job_manager]\nmax_parallel = 2\nmax_submissions_per_second = 1000\n"
     with deployed(tmp_path / "up", settings) as system, of_mallory(system) as mallory:
+        # The solver and what the other services load for a first job are no part of what mallory's jobs take: they have
+        # 122 MiB in the Allocator on two cores, more on many.
+        mallory.job_manager.SubmitJobs(job_manager_pb2.SubmitJobsRequest(specs=[spec("first")]), timeout=60)
+        wait_until(lambda: generation(system) > 0, 60, "a plan for one job")
         before = memory(system)
         print("before:", before)
         for begin in range(0, JOBS, PER_SUBMISSION):
@@ -58,7 +62,7 @@ def test_large_jobs_blind_nobody(tmp_path: Path) -> None:
         assert page.ByteSize() < 5 * MIB
         assert page.next_page_token
         listed = system.json("jobs")
-        assert len(listed) == JOBS if isinstance(listed, list) else len(listed["jobs"]) == JOBS
+        assert len(listed) == JOBS + 1 if isinstance(listed, list) else len(listed["jobs"]) == JOBS + 1
         after = memory(system)
         print("after:", after)
         assert all(size < before[name] + 128 for name, size in after.items() if name != "job_manager")
