@@ -16,7 +16,7 @@ from malletrain.allocator.explanation.explain import explain_plan
 from malletrain.allocator.history.boot_time_store import BootTimeStore
 from malletrain.allocator.history.history_pages import believed_page, idle_page, utilization_page
 from malletrain.allocator.history.idle_store import IdleRecording, IdleStore
-from malletrain.allocator.history.plan_store import PlanStore
+from malletrain.allocator.history.plan_store import METADATA, PlanStore
 from malletrain.allocator.loop import ControlLoop
 from malletrain.allocator.machine.recording import RecordedAllocator
 from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem, Formulation
@@ -68,7 +68,7 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         self._solving = asyncio.Lock()
         # Explanations wait for each other, so that many of them keep one core busy at most.
         self._explaining = asyncio.Lock()
-        engine = open_database(settings.database("allocator"))
+        engine = open_database(settings.database("allocator"), METADATA)
         self._store = PlanStore(engine, section.plans_kept, section.plans_kept_mib << 20)
         self._idle_store = IdleStore(engine, section.idle_rows_kept)
         recording = IdleRecording(self._idle_store, clock)

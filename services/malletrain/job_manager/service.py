@@ -42,6 +42,7 @@ from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.job_manager.storage.change import Submission
 from malletrain.job_manager.storage.retention import OwnerBytes, Retention, stored_bytes
 from malletrain.job_manager.storage.store import JobNumbers, JobStore
+from malletrain.job_manager.storage.tables import METADATA
 from malletrain.job_manager.storage.usage_store import UsageStore
 from malletrain.job_manager.telemetry.change_spans import ChangeSpans
 from malletrain.job_manager.telemetry.metrics import JobManagerMetrics
@@ -143,7 +144,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             section.accept_open_store,
         )
         policy = section.policy()
-        database = open_database(settings.database("job_manager"))
+        database = open_database(settings.database("job_manager"), METADATA)
         self._store = JobStore(database, owner_of_earlier_jobs=own_user())
         self._usage = UsageAnswers(UsageStore(database), section.charge_rates, section.currency)
         self._limits = OwnerLimits(section.max_jobs_per_owner, section.max_submissions_per_second, clock)

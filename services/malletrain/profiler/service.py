@@ -29,7 +29,7 @@ from malletrain.profiler.machine.stimuli import (
 )
 from malletrain.profiler.metrics import ProfilerMetrics, ProfilerSnapshot
 from malletrain.profiler.settings import ProfilerSettings
-from malletrain.profiler.store import ProfilerStore, RowChanges
+from malletrain.profiler.store import METADATA, ProfilerStore, RowChanges
 from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.access.identity import current_caller, owns, require_owner
 from malletrain.runtime.clock import Clock
@@ -66,7 +66,7 @@ def create(
     Raises:
         DatabaseUnavailableError: the database can't be opened.
     """
-    store = ProfilerStore(open_database(settings.database("profiler")))
+    store = ProfilerStore(open_database(settings.database("profiler"), METADATA))
     return ProfilerService(settings, section, store, clock, credential)
 
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sqlalchemy import Engine, String, Text, delete
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy import Column, Engine, MetaData, String, Table, Text, bindparam, delete, insert, select
 
 from malletrain.model.scaling import RescaleStall
 from malletrain.profiler.machine.family_store import FamilyMember, FamilyStore, InterruptionHistory
@@ -25,26 +24,21 @@ _HISTORY, _FAMILY, _LEFT = "history", "family", "left"
 """Kinds of rows: points of a job, members of a family, and the one row of the jobs that have left theirs."""
 
 
-class _Base(DeclarativeBase):
-    pass
+METADATA = MetaData()
 
-
-METADATA = _Base.metadata
-
-
-class _Document(_Base):
-    __tablename__ = "profiler_documents"
-
-    name: Mapped[str] = mapped_column(String(32), primary_key=True)
-    body: Mapped[str] = mapped_column(Text)
-
-
-class _Points(_Base):
-    __tablename__ = "profiler_points"
-
-    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
-    name: Mapped[str] = mapped_column(String(128), primary_key=True)
-    body: Mapped[str] = mapped_column(Text)
+_DOCUMENTS = Table(
+    "profiler_documents",
+    METADATA,
+    Column("name", String(32), primary_key=True),
+    Column("body", Text, nullable=False),
+)
+_POINTS = Table(
+    "profiler_points",
+    METADATA,
+    Column("kind", String(16), primary_key=True),
+    Column("name", String(128), primary_key=True),
+    Column("body", Text, nullable=False),
+)
 
 
 _Key = tuple[str, str]
@@ -91,9 +85,10 @@ class ProfilerStore:
             DatabaseUnavailableError: the database can't be read.
         """
         self._engine = engine
-        with Session(engine) as session:
-            self._documents = {row.name: row.body for row in session.query(_Document)}
-            self._rows: dict[_Key, str] = {(row.kind, row.name): row.body for row in session.query(_Points)}
+        with engine.connect() as connection:
+            self._documents: dict[str, str] = {row.name: row.body for row in connection.execute(select(_DOCUMENTS))}
+            rows = connection.execute(select(_POINTS))
+            self._rows: dict[_Key, str] = {(kind, name): body for kind, name, body in rows}
         # What the rows were made of: what is the same object needs no look.
         self._sources: dict[_Key, object] = {}
 
@@ -167,15 +162,24 @@ class ProfilerStore:
         Raises:
             DatabaseUnavailableError: the database can't be written; the call may be repeated.
         """
-        with Session(self._engine) as session, session.begin():
-            for name, body in changes.documents.items():
-                session.merge(_Document(name=name, body=body))
-            for name in changes.removed_documents:
-                session.execute(delete(_Document).where(_Document.name == name))
-            for (kind, name), body in changes.rows.items():
-                session.merge(_Points(kind=kind, name=name, body=body))
-            for kind, name in changes.removed_rows:
-                session.execute(delete(_Points).where(_Points.kind == kind, _Points.name == name))
+        gone = [{"of": name} for name in changes.documents.keys() | changes.removed_documents]
+        documents = [{"name": name, "body": body} for name, body in changes.documents.items()]
+        gone_points = [{"of_kind": kind, "of": name} for kind, name in changes.rows.keys() | changes.removed_rows]
+        points = [{"kind": kind, "name": name, "body": body} for (kind, name), body in changes.rows.items()]
+        # A changed row is deleted and inserted again: understood by every database, unlike any form of upsert.
+        steps = (
+            (delete(_DOCUMENTS).where(_DOCUMENTS.c.name == bindparam("of")), gone),
+            (insert(_DOCUMENTS), documents),
+            (
+                delete(_POINTS).where(_POINTS.c.kind == bindparam("of_kind"), _POINTS.c.name == bindparam("of")),
+                gone_points,
+            ),
+            (insert(_POINTS), points),
+        )
+        with self._engine.begin() as connection:
+            for statement, rows in steps:
+                if rows:
+                    connection.execute(statement, rows)
 
     def close(self) -> None:
         """Close the database."""

@@ -24,7 +24,7 @@ from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.engine import open_engine
 from malletrain.runtime.database.errors import SchemaVersionError
 from malletrain.runtime.database.migrating import open_database, upgrade_database
-from malletrain.runtime.database.schema_history import SchemaHistory
+from malletrain.runtime.database.schema_history import SchemaHistory, revision_of
 from malletrain.runtime.errors import MalleTrainError
 from tests.support.postgresql import Locate, PostgresServer
 from tests.support.waiting import wait_until
@@ -120,12 +120,46 @@ def documents(address: DatabaseAddress) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(text("SELECT * FROM profiler_documents")).mappings()]
 
 
+@pytest.mark.parametrize("made_at_once", [True, False])
 @pytest.mark.parametrize("service", STORES)
-def test_a_new_database_has_the_tables_of_the_code(locate: Locate, service: str) -> None:
+def test_a_new_database_has_the_tables_of_the_code(locate: Locate, service: str, made_at_once: bool) -> None:
+    """Whether they are made by all revisions, or at once: then no revision is left to be applied."""
     address = locate(service)
-    open_database(address)
+    open_database(address, metadata_of(service) if made_at_once else None)
     assert differences(address) == []
     assert not copies(address), "there was nothing to copy"
+    with open_engine(address).connect() as connection:
+        assert revision_of(connection) == SchemaHistory(service).newest
+    open_database(address)
+    assert not copies(address), "nothing was left to upgrade"
+
+
+def statements(address: DatabaseAddress) -> dict[str, str]:
+    """What made the tables and indexes, defaults and constraints included, by name."""
+    with closing(sqlite3.connect(address.file)) as connection:
+        made = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    return {name: " ".join(sql.split()) for name, sql in made}
+
+
+@pytest.mark.parametrize("service", STORES)
+def test_tables_that_are_made_at_once_are_those_of_all_revisions(tmp_path: Path, service: str) -> None:
+    made: list[dict[str, str]] = []
+    for metadata in (None, metadata_of(service)):
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        address = DatabaseAddress(service, folder)
+        open_database(address, metadata)
+        made.append(statements(address))
+    assert made[0] == made[1]
+    assert len(made[0]) > 1
+
+
+def test_a_database_that_was_made_at_once_is_upgraded_by_a_later_version(locate: Locate, tmp_path: Path) -> None:
+    address = locate("profiler")
+    open_database(address, metadata_of("profiler"))
+    put_document(address)
+    upgrade_database(address, with_next(tmp_path), metadata=metadata_of("profiler"))
+    assert documents(address) == [{"name": "desk", "body": "changed", "first": None, "second": None}]
 
 
 @pytest.mark.parametrize("version", EARLIER)

@@ -5,8 +5,20 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
-from sqlalchemy import BigInteger, Engine, LargeBinary, delete, func, select
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    LargeBinary,
+    MetaData,
+    Select,
+    Table,
+    delete,
+    func,
+    insert,
+    select,
+)
 
 from malletrain.v1 import allocator_pb2
 
@@ -18,18 +30,15 @@ _LEVEL = 1
 """Higher levels take several times as long and gain little."""
 
 
-class _Base(DeclarativeBase):
-    pass
+METADATA = MetaData()
+"""Of all tables of the Allocator."""
 
-
-METADATA = _Base.metadata
-
-
-class _PlanRow(_Base):
-    __tablename__ = "plans"
-
-    generation: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    plan: Mapped[bytes] = mapped_column(LargeBinary)
+_PLANS = Table(
+    "plans",
+    METADATA,
+    Column("generation", BigInteger, primary_key=True, autoincrement=False),
+    Column("plan", LargeBinary, nullable=False),
+)
 
 
 class PlanStore:
@@ -48,15 +57,16 @@ class PlanStore:
 
     def newest(self) -> allocator_pb2.Plan | None:
         """The plan of the highest generation; None before the first."""
-        with Session(self._engine) as session:
-            row = session.scalars(select(_PlanRow).order_by(_PlanRow.generation.desc()).limit(1)).first()
-            return _unpack(row.plan) if row else None
+        return self._one(select(_PLANS.c.plan).order_by(_PLANS.c.generation.desc()).limit(1))
 
     def get(self, generation: int) -> allocator_pb2.Plan | None:
         """The plan of a generation; None where it is not kept."""
-        with Session(self._engine) as session:
-            row = session.get(_PlanRow, generation)
-            return _unpack(row.plan) if row else None
+        return self._one(select(_PLANS.c.plan).where(_PLANS.c.generation == generation))
+
+    def _one(self, query: Select[bytes]) -> allocator_pb2.Plan | None:
+        with self._engine.connect() as connection:
+            stored = connection.scalar(query)
+        return None if stored is None else _unpack(stored)
 
     def newest_first(self, before: int = 0, most: int | None = None) -> Iterator[allocator_pb2.Plan]:
         """Plans, read one after the other, the newest first.
@@ -65,12 +75,12 @@ class PlanStore:
             before: Only those of lower generations; 0: all.
             most: So many at most; None: no limit.
         """
-        with Session(self._engine) as session:
-            query = select(_PlanRow.plan).order_by(_PlanRow.generation.desc()).limit(most)
-            if before:
-                query = query.where(_PlanRow.generation < before)
-            for plan in session.scalars(query.execution_options(yield_per=_PLANS_READ)):
-                yield _unpack(plan)
+        query = select(_PLANS.c.plan).order_by(_PLANS.c.generation.desc()).limit(most)
+        if before:
+            query = query.where(_PLANS.c.generation < before)
+        with self._engine.connect() as connection:
+            for row in connection.execution_options(yield_per=_PLANS_READ).execute(query):
+                yield _unpack(row.plan)
 
     def add(self, *plans: allocator_pb2.Plan) -> None:
         """Store plans in place of earlier versions of them, and delete plans that are too old.
@@ -80,28 +90,29 @@ class PlanStore:
         """
         if not plans:
             return
-        with Session(self._engine) as session, session.begin():
-            for plan in plans:
-                session.merge(_PlanRow(generation=plan.generation, plan=_pack(plan)))
-            session.flush()
-            newest = max(plan.generation for plan in plans)
-            oldest = max(newest - self._plans_kept + 1, self._oldest_that_fits(session))
-            session.execute(delete(_PlanRow).where(_PlanRow.generation < oldest))
+        packed = {plan.generation: _pack(plan) for plan in plans}
+        with self._engine.begin() as connection:
+            # A changed row is deleted and inserted again: understood by every database, unlike any form of upsert.
+            connection.execute(delete(_PLANS).where(_PLANS.c.generation.in_(packed)))
+            rows = [{"generation": generation, "plan": plan} for generation, plan in packed.items()]
+            connection.execute(insert(_PLANS), rows)
+            oldest = max(max(packed) - self._plans_kept + 1, self._oldest_that_fits(connection))
+            connection.execute(delete(_PLANS).where(_PLANS.c.generation < oldest))
 
-    def _oldest_that_fits(self, session: Session) -> int:
+    def _oldest_that_fits(self, connection: Connection) -> int:
         """Generation of the oldest plan that may be kept by its bytes; 0: all may."""
         if self._bytes_kept == float("inf"):
             return 0
-        so_far = func.sum(func.length(_PlanRow.plan)).over(order_by=_PlanRow.generation.desc())
-        sizes = select(_PlanRow.generation, so_far.label("bytes")).subquery()
-        too_old = session.scalar(select(func.max(sizes.c.generation)).where(sizes.c.bytes > self._bytes_kept))
-        newest = session.scalar(select(func.max(_PlanRow.generation))) or 0
+        so_far = func.sum(func.length(_PLANS.c.plan)).over(order_by=_PLANS.c.generation.desc())
+        sizes = select(_PLANS.c.generation, so_far.label("bytes")).subquery()
+        too_old = connection.scalar(select(func.max(sizes.c.generation)).where(sizes.c.bytes > self._bytes_kept))
+        newest = connection.scalar(select(func.max(_PLANS.c.generation))) or 0
         return 0 if too_old is None else min(too_old + 1, newest)
 
     def count(self) -> int:
         """Number of stored plans."""
-        with Session(self._engine) as session:
-            return session.scalar(select(func.count()).select_from(_PlanRow)) or 0
+        with self._engine.connect() as connection:
+            return connection.scalar(select(func.count()).select_from(_PLANS)) or 0
 
 
 def _pack(plan: allocator_pb2.Plan) -> bytes:

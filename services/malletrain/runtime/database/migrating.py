@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from sqlalchemy.exc import ProgrammingError
 
 from malletrain.common.files import make_private_folder
@@ -52,8 +52,12 @@ PATIENT_SECONDS = 3600
 """The longest transaction of an upgrade or a backup."""
 
 
-def open_database(address: DatabaseAddress) -> Engine:
+def open_database(address: DatabaseAddress, metadata: MetaData | None = None) -> Engine:
     """The database of a service, with the tables of this version.
+
+    Args:
+        address: The database.
+        metadata: As for `upgrade_database`.
 
     Raises:
         InvalidInputError: the database can't be used with these settings.
@@ -66,7 +70,7 @@ def open_database(address: DatabaseAddress) -> Engine:
     give_up = time.monotonic() + _START_SECONDS
     while True:
         try:
-            upgrade_database(address)
+            upgrade_database(address, metadata=metadata)
             return open_engine(address)
         except DatabaseUnavailableError as error:
             if time.monotonic() > give_up:
@@ -77,7 +81,10 @@ def open_database(address: DatabaseAddress) -> Engine:
 
 
 def upgrade_database(
-    address: DatabaseAddress, history: SchemaHistory | None = None, clock: Clock | None = None
+    address: DatabaseAddress,
+    history: SchemaHistory | None = None,
+    clock: Clock | None = None,
+    metadata: MetaData | None = None,
 ) -> None:
     """Bring the tables of a service to the newest revision: completely or not at all, also where the process is killed.
 
@@ -87,6 +94,7 @@ def upgrade_database(
         address: The database.
         history: Its revisions; None: those of this version.
         clock: For the names of copies.
+        metadata: The tables as the code has them, to make them where there are none; None: all revisions make them.
 
     Raises:
         As `open_database`.
@@ -104,7 +112,11 @@ def upgrade_database(
                 structlog.get_logger(__name__).info(
                     "upgrading", database=str(address), revision=revision, to=history.newest, copy=str(copy)
                 )
-            history.upgrade(connection)
+                history.upgrade(connection)
+            elif metadata is None:
+                history.upgrade(connection)
+            else:
+                history.create(connection, metadata)
     finally:
         engine.dispose()
 
