@@ -22,6 +22,7 @@ import grpc.aio
 
 from malletrain.common.files import write_atomically
 from malletrain.common.processes import ProcessId, identify
+from malletrain.supervisor.__main__ import SERVER_OPTIONS
 from malletrain.v1 import supervisor_pb2 as pb
 from malletrain.v1 import supervisor_pb2_grpc
 
@@ -137,7 +138,7 @@ async def _serve_job(words: list[str], log: TextIO, scales: mmap.mmap) -> grpc.a
         return None
     folder = Path(words[1])
     stand_in = StandIn(folder, process, log, scales)
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=SERVER_OPTIONS)
     supervisor_pb2_grpc.add_SupervisorServiceServicer_to_server(stand_in, server)
     server.add_insecure_port(f"unix:{stand_in.launch['socket']}")
     await server.start()

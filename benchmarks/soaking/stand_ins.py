@@ -31,6 +31,7 @@ from malletrain.common.processes import ProcessId, identify
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import SystemClock
+from malletrain.supervisor.__main__ import SERVER_OPTIONS
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc, supervisor_pb2_grpc
 from malletrain.v1 import supervisor_pb2 as pb
 
@@ -205,7 +206,7 @@ async def _serve_job(words: list[str], log: TextIO, scales: Any, stub: Any) -> N
         return
     folder = Path(words[1])
     training = Training(folder, process, log, scales, stub)
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=SERVER_OPTIONS)
     socket = training.launch["socket"]
     supervisor_pb2_grpc.add_SupervisorServiceServicer_to_server(training, server)
     server.add_insecure_port(f"unix:{socket}")

@@ -53,6 +53,14 @@ def test_services_are_children_of_up_with_their_own_command_lines_and_logs(syste
         assert signal.SIGINT not in ignored(pid), "Ctrl-C"
 
 
+def test_who_releases_nodes_comes_before_who_plans_and_who_counts(system: Deployment) -> None:
+    """On a busy head node a release must wait neither for a solve nor for reports."""
+    nice = {name: psutil.Process(pid).nice() for name, pid in system.pids().items()}
+    own = psutil.Process(system.process.pid).nice()
+    assert nice["scavenger"] == nice["job_manager"] == own
+    assert own < nice["allocator"] < nice["monitor"] == nice["profiler"] <= 19
+
+
 def ignored(pid: int) -> set[int]:
     """Signals that a process ignores."""
     status = Path(f"/proc/{pid}/status").read_text()

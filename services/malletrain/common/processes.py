@@ -1,4 +1,4 @@
-"""The one reader of /proc: identity, state and environment of processes, and signals that can't hit another one.
+"""The one reader of /proc: identity, state and environment of processes, their priority, and signals that hit no other.
 
 A process id is given to another process once its owner has ended and has been reaped. With the start time it is unique.
 """
@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 _MAX_FILE_BYTES = 4 << 20
 _MAX_ENVIRONMENT_BYTES = 256 << 10
@@ -271,3 +272,25 @@ def _read(pid: int | str, name: str, max_bytes: int = _MAX_FILE_BYTES) -> bytes:
             return file.read(max_bytes)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return b""
+
+
+def lower_priority(pid: int, niceness: int) -> bool:
+    """Lower the priority of a process that leads a session, or is about to; never raise it.
+
+    Where the kernel shares the CPU among sessions first (sched_autogroup, see sched(7)), niceness counts only within a
+    session, so that the session's own is set, too.
+
+    Returns:
+        Whether that is done, or can't be; False: try again later, the process does not lead its session yet.
+    """
+    try:
+        if os.getsid(pid) != pid:
+            return False
+        niceness = max(niceness, os.getpriority(os.PRIO_PROCESS, pid))
+        os.setpriority(os.PRIO_PROCESS, pid, niceness)
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
+    except BlockingIOError:  # the kernel takes ten of these a second
+        return False
+    except (ProcessLookupError, FileNotFoundError, PermissionError):
+        return True
+    return True

@@ -37,13 +37,15 @@ async def lasting(work: Coroutine[Any, Any, object], name: str) -> NoReturn:
     """Do what should last until it is cancelled; for groups, which notice errors and not a quiet end.
 
     Args:
-        work: What to do.
-        name: What it is called in the error.
+        work: What to do; nothing else is done by the same task.
+        name: What it is called in the error, and the task from now on.
 
     Raises:
         TaskEndedError: it has ended without an error, or by a cancellation of something else.
         Exception: what has ended it.
     """
+    if (task := asyncio.current_task()) is not None:
+        task.set_name(name)
     await ending(work, name)
     raise TaskEndedError(f"{name} has ended by itself")
 

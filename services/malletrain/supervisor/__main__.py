@@ -30,7 +30,7 @@ from malletrain.supervisor.workers.root_cause import Failure
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
 _THREADS = 16
-_OPTIONS = (("grpc.keepalive_permit_without_calls", 1), ("grpc.http2.min_ping_interval_without_data_ms", 5_000))
+SERVER_OPTIONS = (("grpc.keepalive_permit_without_calls", 1), ("grpc.http2.min_ping_interval_without_data_ms", 5_000))
 """JobManager pings every ten seconds; by default gRPC hangs up on peers that ping so often while nothing happens."""
 _GRACE_SECONDS = 2.0
 _TERMINATED_GRACE_SECONDS = 3.0
@@ -116,7 +116,7 @@ def _serve(service: SupervisorService, socket: str) -> grpc.Server:
     path = Path(socket)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.unlink(missing_ok=True)
-    server = grpc.server(futures.ThreadPoolExecutor(_THREADS), options=_OPTIONS)
+    server = grpc.server(futures.ThreadPoolExecutor(_THREADS), options=SERVER_OPTIONS)
     supervisor_pb2_grpc.add_SupervisorServiceServicer_to_server(service, server)
     server.add_insecure_port(f"unix:{socket}")
     server.start()

@@ -84,7 +84,8 @@ class PresentUses:
             gpus_per_node: GPUs of a node, at least 1: scales are counted in these where a fleet trains.
             jobs: Jobs that may have nodes, in the order of their submission.
         """
-        present, minute = list(jobs), now // MINUTE_S
+        # A set: its intersection with a job's nodes looks at these only, that with the names of a dictionary at all.
+        idle, present, minute = frozenset(idle), list(jobs), now // MINUTE_S
         believed, self._minute = minute != self._minute, minute
         unit = gpus_per_node if any(job.in_fleet for job in present) else 1
         units, demands, job_rates = unit * len(idle), list[JobDemand](), list[float]()

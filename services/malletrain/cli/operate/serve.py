@@ -17,6 +17,7 @@ from malletrain.caller.credentials import forget_token
 from malletrain.cli.shared.settings import AllSettings, check_named_files, check_state_folder, load
 from malletrain.common.addresses import is_loopback
 from malletrain.common.files import make_state_folder
+from malletrain.common.processes import lower_priority
 from malletrain.common.tasks import lasting, start_task
 from malletrain.runtime.access.installation import Installation, open_installation
 from malletrain.runtime.access.token_file import ViewerFolder
@@ -42,6 +43,15 @@ class ServiceName(StrEnum):
     ALLOCATOR = "allocator"
 
 
+_NICENESS = {
+    ServiceName.ALLOCATOR: 5,
+    ServiceName.MONITOR: 10,
+    ServiceName.PROFILER: 10,
+}
+"""By how much a service yields the processor to Scavenger and JobManager. The release of a node passes through these
+two, and on a busy head node it must wait neither for a solve nor for what trainings report."""
+
+
 def serve(
     name: Annotated[ServiceName, typer.Argument(help="Name of the service.")],
     config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
@@ -57,6 +67,9 @@ def serve(
     configure_logging(name.value, settings.log_level)
     keep_refusals_apart(refusal_file(settings.state_dir, name.value))
     forget_token()
+    if niceness := _NICENESS.get(name):
+        os.nice(niceness)
+        lower_priority(os.getpid(), niceness)  # that of its session, too, if it leads one, as a unit of systemd does
     # Only `up` asks; nobody else can be told by a process that is stopped, but systemd.
     watchdog = watchdog_for(os.environ, BUSY_FACTOR * settings.hang_seconds, asked=parent is not None)
     with stalls_logged(settings.log_stalls_ms / 1000):
@@ -119,9 +132,8 @@ async def _end_with_parent(parent: int) -> None:
 
 
 def import_services() -> None:
-    """Import what the services need, the command with which they begin, and what makes the tables of a new one."""
-    for module in ("malletrain.cli.main", "alembic.command"):
-        import_module(module)
+    """Import what the services need, and the command with which they begin."""
+    import_module("malletrain.cli.main")
     for name in ServiceName:
         _factory(name, None)
 

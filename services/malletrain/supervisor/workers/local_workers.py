@@ -14,6 +14,7 @@ from malletrain.common.handover_memory import HandoverMemories
 from malletrain.common.log_times import LogTimesWriter
 from malletrain.common.oom_kills import OomKills
 from malletrain.common.orphans import adopt_orphans, reap_orphans
+from malletrain.common.processes import lower_priority
 from malletrain.common.standby.child import STANDBY_VARIABLE
 from malletrain.common.standby.config import standby_config_for
 from malletrain.common.standby.manager import StandbyManager
@@ -22,28 +23,6 @@ from malletrain.supervisor.workers.slot import Slot
 from malletrain.supervisor.workers.worker import LocalWorker
 
 NICENESS = 10
-
-
-def lower_priority(pid: int, proc: Path = Path("/proc")) -> bool:
-    """Lower the priority of a process that leads a session, or is about to.
-
-    Where the kernel shares the CPU among sessions first (sched_autogroup, see sched(7)), niceness counts only within a
-    session, so that the session's own is set, too.
-
-    Returns:
-        Whether that is done, or can't be; False: try again later, the process does not lead its session yet.
-    """
-    try:
-        if os.getsid(pid) != pid:
-            return False
-        os.setpriority(os.PRIO_PROCESS, pid, max(NICENESS, os.getpriority(os.PRIO_PROCESS, pid)))
-        (proc / str(pid) / "autogroup").write_text(str(NICENESS))
-    except BlockingIOError:  # the kernel takes ten of these a second
-        return False
-    except (ProcessLookupError, FileNotFoundError, PermissionError):
-        return True
-    return True
-
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +98,7 @@ class LocalWorkers:
         self._oom_kills.look(time.monotonic())
         self._workers = {pid: worker for pid, worker in self._workers.items() if worker.poll() is None}
         self._forget_logs()
-        self._urgent = {pid for pid in self._urgent & self._workers.keys() if not lower_priority(pid)}
+        self._urgent = {pid for pid in self._urgent & self._workers.keys() if not lower_priority(pid, NICENESS)}
         self._manager.tick(busy=any(not worker.is_warm() for worker in self._workers.values()))
         reap_orphans({*self._workers, *self._own, self._manager.pid})
 
