@@ -61,6 +61,8 @@ def undisturbed_losses(folder: Path, samples: int, *arguments: str) -> list[floa
         ("--stage", "2", "--accumulate"),
         ("--stage", "3", "--by-environment"),
         ("--stage", "3", "--hold"),
+        ("--stage", "2", "--by-file", "--offload"),
+        ("--stage", "3", "--by-file", "--offload"),
     ],
     ids=" ".join,
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -41,16 +43,48 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--hold", action="store_true", help="passes of at most 4 samples")
     parser.add_argument("--accumulate", action="store_true", help="two passes of a step, as the script says")
     parser.add_argument("--by-environment", action="store_true", help="as `accelerate launch --use_deepspeed`")
+    parser.add_argument("--by-file", action="store_true", help="as `accelerate launch --deepspeed_config_file`")
+    parser.add_argument(
+        "--offload", action="store_true", help="optimizer, with stage 3 weights, too, in the CPU's memory"
+    )
     parser.add_argument("--reference", type=int, default=BATCH, help="the batch that the rates fit")
     parser.add_argument("--step-seconds", type=float, default=0.02)
     parser.add_argument("--checkpoint-seconds", type=float, default=30.0)
     return parser.parse_args()
 
 
+def write_file(options: argparse.Namespace) -> Path:
+    """A configuration of DeepSpeed with the word for what Accelerate knows, as people keep them beside a script."""
+    zero: dict[str, Any] = {"stage": options.stage, "overlap_comm": False, "reduce_bucket_size": 500_000}
+    if options.stage == 3:
+        zero |= {"stage3_param_persistence_threshold": 10, "stage3_gather_16bit_weights_on_model_save": "auto"}
+    if options.offload:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": False}
+        if options.stage == 3:
+            zero["offload_param"] = {"device": "cpu", "pin_memory": False}
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    content = {
+        **dict.fromkeys(names, "auto"),
+        "zero_optimization": zero,
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_allow_untested_optimizer": True,
+        "gradient_clipping": 1.0,
+        "bf16": {"enabled": "auto"},
+        "steps_per_print": 2000,
+    }
+    path = Path(tempfile.mkdtemp()) / "zero.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
 def accelerator_of(options: argparse.Namespace) -> ElasticAccelerator:
     """Where the plugin comes from an argument or from variables."""
     own: dict[str, Any] = {"gradient_accumulation_steps": 2 if options.accumulate else 1}
-    if options.by_environment:
+    if options.by_file:
+        os.environ.update(
+            {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(write_file(options))}
+        )
+    elif options.by_environment:
         names = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": str(options.stage)}
         os.environ.update({**names, "ACCELERATE_GRADIENT_CLIPPING": "1.0"})
     else:
