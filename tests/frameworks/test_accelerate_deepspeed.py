@@ -34,9 +34,9 @@ SCRIPT = Path(__file__).with_name("zero_accelerator.py")
 PRELOADED = ("deepspeed", "malletrain.client.framework_zero", "accelerate", "malletrain.client.accelerate")
 
 
-def launcher_in(folder: Path) -> Launcher:
+def launcher_in(folder: Path, script: Path = SCRIPT) -> Launcher:
     folder.mkdir(exist_ok=True)
-    return Launcher(SCRIPT, folder, VARIABLES, PRELOADED)
+    return Launcher(script, folder, VARIABLES, PRELOADED)
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def launcher(tmp_path: Path) -> Launcher:
     return launcher_in(tmp_path / "job")
 
 
-def undisturbed_losses(folder: Path, samples: int, *arguments: str) -> list[float]:
-    launcher = launcher_in(folder)
+def undisturbed_losses(folder: Path, samples: int, *arguments: str, script: Path = SCRIPT) -> list[float]:
+    launcher = launcher_in(folder, script)
     with launcher.generation(2, "--samples", str(samples), "--step-seconds", "0", *arguments) as running:
         assert running.join(PATIENCE) == [0, 0], said(folder)
     completed = json.loads((folder / "completed.json").read_text())
@@ -80,6 +80,26 @@ def test_three_restarts_change_neither_the_state_nor_the_losses(
     print(f"{' '.join(arguments)}, {len(steps)} steps: {by_two:.2g} from an undisturbed one, {by_one:.2g} from torch")
     assert max(by_two, by_one) <= NOISE
     assert len({line["digest"] for line in steps}) == len(steps), "it trains"
+
+
+def test_three_restarts_of_a_language_model_that_is_divided_while_it_is_made(tmp_path: Path) -> None:
+    """As `zero3_init_flag` has Transformers make it: no worker ever has all of its weights."""
+    pytest.importorskip("transformers", reason="needs transformers: make test-deepspeed")
+    script, scales = SCRIPT.with_name("zero_language_model.py"), (2, 1, 3, 2)
+    launcher = launcher_in(tmp_path / "job", script)
+    train_over(launcher, scales)
+    folder = launcher.folder
+    steps = notes(folder, "stepped")
+    assert [line["samples"] for line in steps] == list(range(0, 12 * len(steps), 12)), "no step is lost or made twice"
+    after = {line["samples"] + 12: line["digest"] for line in steps}
+    loads = [line for line in notes(folder, "loaded") if line["samples"] > 0]
+    assert len(loads) == sum(scales[1:]), said(folder)
+    assert all(line["digest"] == after[line["samples"]] for line in loads)
+    undisturbed = undisturbed_losses(tmp_path / "undisturbed", 12 * len(steps), script=script)
+    by_two = farthest([line["loss"] for line in steps], undisturbed)
+    print(f"{len(steps)} steps: {by_two:.2g} from an undisturbed one")
+    assert by_two <= 5 * NOISE
+    assert len(set(after.values())) == len(steps), "it trains"
 
 
 def test_a_job_scales_its_rates_in_steps_only(launcher: Launcher) -> None:
