@@ -11,7 +11,7 @@ import pytest
 from malletrain.common.activity import Idleness
 from malletrain.supervisor.elastic.group import ElasticGroup
 from malletrain.supervisor.elastic.membership import Formation, slots_of
-from malletrain.supervisor.workers.log_tails import LogTails
+from malletrain.supervisor.workers.failure_watch import LogTails
 from malletrain.supervisor.workers.promise import Hosts
 from malletrain.supervisor.workers.slot import Slot
 from malletrain.supervisor.workers.worker_exit import ExitFacts, WorkerExit

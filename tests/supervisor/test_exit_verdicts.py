@@ -6,16 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.supervisor.elastic.exits import elastic_asked, elastic_failure, elastic_role, left_with_hosts
-from malletrain.supervisor.elastic.membership import Membership
-from malletrain.supervisor.restarting.exits import (
+from malletrain.supervisor.elastic.membership import (
+    Membership,
+    elastic_asked,
+    elastic_failure,
+    elastic_role,
+    left_with_hosts,
+)
+from malletrain.supervisor.restarting.generation_state import (
+    GenerationState,
     member_asked,
     member_role,
     next_asked,
     next_failure,
     next_role,
 )
-from malletrain.supervisor.restarting.generation_state import GenerationState
 from malletrain.supervisor.workers.slot import Slot
 from malletrain.supervisor.workers.worker_exit import (
     Consequence,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.common.job_limits import JobLimits
-from malletrain.supervisor.rendezvous.config import RendezvousConfig
+from malletrain.supervisor.rendezvous.connection_filters import RendezvousConfig
 from malletrain.supervisor.restarting.torchrun_backend import TorchrunBackend
 from malletrain.v1 import supervisor_pb2
 from tests.supervisor.running import Supervised, supervised

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.common.error_texts import MAX_LINE_LENGTH, MAX_LINES, read_error
-from malletrain.supervisor.workers.failure_watch import FailureWatch
-from malletrain.supervisor.workers.log_tails import LogTails
+from malletrain.supervisor.workers.failure_watch import FailureWatch, LogTails
 from malletrain.supervisor.workers.root_cause import MemberEnd, failure_of, root_cause
 from malletrain.supervisor.workers.slot import Slot
 from malletrain.supervisor.workers.worker_exit import Consequence, WorkerExit

@@ -11,7 +11,7 @@ import pytest
 
 from malletrain.supervisor.elastic.membership import slots_of
 from malletrain.supervisor.restarting.group import RestartingGroup
-from malletrain.supervisor.workers.log_tails import LogTails
+from malletrain.supervisor.workers.failure_watch import LogTails
 from malletrain.supervisor.workers.promise import Hosts
 from malletrain.supervisor.workers.slot import Slot
 from malletrain.supervisor.workers.worker_exit import ExitFacts, WorkerExit

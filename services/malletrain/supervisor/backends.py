@@ -21,8 +21,7 @@ from malletrain.supervisor.elastic.group import ElasticGroup
 from malletrain.supervisor.loop.call_queue import CallQueue
 from malletrain.supervisor.loop.event_loop import EventLoop
 from malletrain.supervisor.loop.view import State
-from malletrain.supervisor.rendezvous.config import RendezvousConfig
-from malletrain.supervisor.rendezvous.connection_filters import PeerFilter
+from malletrain.supervisor.rendezvous.connection_filters import PeerFilter, RendezvousConfig
 from malletrain.supervisor.restarting.backend import RestartingBackend
 from malletrain.supervisor.restarting.group import RestartingGroup
 from malletrain.supervisor.workers.worker_group import WorkerGroup

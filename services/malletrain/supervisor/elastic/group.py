@@ -9,13 +9,18 @@ from dataclasses import replace
 from malletrain.common.activity import Idleness, Wait, idleness_of_all
 from malletrain.common.connections import cut
 from malletrain.common.job_limits import DEFAULT_LIMITS, JobLimits
-from malletrain.supervisor.elastic import exits as elastic_exits
 from malletrain.supervisor.elastic.backend import Backend
 from malletrain.supervisor.elastic.hangs import ElasticHangs
-from malletrain.supervisor.elastic.membership import Membership, slots_of
+from malletrain.supervisor.elastic.membership import (
+    Membership,
+    elastic_asked,
+    elastic_failure,
+    elastic_role,
+    left_with_hosts,
+    slots_of,
+)
 from malletrain.supervisor.workers.failure_watch import FailureWatch
 from malletrain.supervisor.workers.promise import Promise
-from malletrain.supervisor.workers.root_cause import Failure
 from malletrain.supervisor.workers.slot import Slot
 from malletrain.supervisor.workers.worker import Worker, lineage
 from malletrain.supervisor.workers.worker_exit import (
@@ -28,6 +33,7 @@ from malletrain.supervisor.workers.worker_exit import (
     is_over,
     with_error,
 )
+from malletrain.supervisor.workers.worker_group import WorkerGroup
 from malletrain.supervisor.workers.worker_pool import WorkerPool
 
 _NOTICE_SECONDS = 0.5
@@ -43,7 +49,7 @@ _LEAVE_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
 
-class ElasticGroup:
+class ElasticGroup(WorkerGroup):
     """The membership of a job, its workers and the backend they speak to, kept in step. See `WorkerGroup`.
 
     Attributes:
@@ -92,11 +98,6 @@ class ElasticGroup:
         """How many workers have failed by themselves, by host."""
         return self.trainers.failures
 
-    @property
-    def failure(self) -> Failure | None:
-        """Why workers have failed the last time."""
-        return self._watch.newest
-
     def pids(self) -> list[tuple[Slot, int]]:
         """Slot and process id of each worker."""
         return self.trainers.pids()
@@ -108,18 +109,6 @@ class ElasticGroup:
     def on(self, hosts: Set[str]) -> list[Worker]:
         """The workers on hosts."""
         return self.trainers.on(hosts)
-
-    def kill(self, workers: Iterable[Worker]) -> None:
-        """Kill workers."""
-        self.trainers.kill(workers)
-
-    def delivers(self, hosts: Set[str]) -> bool:
-        """Whether a sidecar of workers that have ended on hosts still delivers."""
-        return self.trainers.leftovers(hosts)
-
-    def sweep(self, hosts: frozenset[str]) -> None:
-        """Kill all processes of the job's workers on hosts, until none is left."""
-        self.trainers.sweep(hosts)
 
     # -- commands --------------------------------------------------------------------------------------------------
 
@@ -182,8 +171,8 @@ class ElasticGroup:
     def see_end(self, ended: WorkerExit, facts: ExitFacts, now: float) -> Verdict | None:
         """Take in that a worker has ended; what this means for the job."""
         before = self.membership
-        role = elastic_exits.elastic_role(ended, before)
-        meaning = ended.meaning(role, asked=elastic_exits.elastic_asked(ended, before, facts))
+        role = elastic_role(ended, before)
+        meaning = ended.meaning(role, asked=elastic_asked(ended, before, facts))
         failed = meaning is ExitMeaning.FAILED
         stays = ended.slot.host in before.commanded and ended.slot.host not in facts.leaving
         seen = ended if stays else replace(ended, lost=True)
@@ -198,7 +187,7 @@ class ElasticGroup:
         if not failed:
             return None
         count = self.trainers.note_failure(ended.slot, now)
-        verdict = elastic_exits.elastic_failure(ended, self.membership, count)
+        verdict = elastic_failure(ended, self.membership, count)
         if verdict.consequence is Consequence.FAIL and ended.going and (settled := self._watch.settle(now)):
             return replace(verdict, message=settled.message)
         if ended.going:
@@ -311,7 +300,7 @@ class ElasticGroup:
             return verdict is None or verdict.consequence is not Consequence.FAIL
         if self.membership.closing and self.membership.living:
             return True  # one of them may still save
-        if not (self.membership.closing or elastic_exits.left_with_hosts(self.membership, leaving)):
+        if not (self.membership.closing or left_with_hosts(self.membership, leaving)):
             self._watch.settle(now)
             return False
         log.info("the state has left with its hosts: a new group goes on from the checkpoint")
@@ -425,6 +414,3 @@ class ElasticGroup:
 
     def _kill_members(self) -> None:
         self.trainers.kill(self._workers(self.membership.living))
-
-    def _workers(self, slots: Iterable[Slot]) -> list[Worker]:
-        return [worker for slot in slots if (worker := self.trainers.get(slot)) is not None]

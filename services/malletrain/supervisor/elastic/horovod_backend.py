@@ -23,7 +23,7 @@ from malletrain.common import environment as env
 from malletrain.common.tasks import start_thread
 from malletrain.supervisor.elastic.backend import SlotEvent
 from malletrain.supervisor.elastic.membership import Formation
-from malletrain.supervisor.rendezvous.config import RendezvousConfig
+from malletrain.supervisor.rendezvous.connection_filters import RendezvousConfig
 from malletrain.supervisor.rendezvous.server import GuardedRendezvousServer, WorkerAddresses, host_name, world_name
 from malletrain.supervisor.workers.promise import Hosts
 from malletrain.supervisor.workers.slot import Slot

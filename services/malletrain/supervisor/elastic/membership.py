@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from malletrain.supervisor.workers.slot import Slot
+from malletrain.supervisor.workers.worker_exit import Consequence, ExitFacts, Verdict, WorkerExit, WorkerRole, not_warm
 
 
 @dataclass(frozen=True)
@@ -263,3 +264,58 @@ class Membership:
 def slots_of(host: str, count: int) -> tuple[Slot, ...]:
     """The slots of a host."""
     return tuple(Slot(host, local_rank) for local_rank in range(count))
+
+
+def elastic_role(ended: WorkerExit, membership: Membership) -> WorkerRole:
+    """What a worker was to its job.
+
+    Args:
+        ended: The worker.
+        membership: The membership before its end.
+    """
+    if ended.slot in membership.living:
+        return WorkerRole.RANK_ZERO if ended.slot == membership.members[0] else WorkerRole.MEMBER
+    # A script that ends before it looks for the others has no rank, and needs none.
+    return WorkerRole.RANK_ZERO if ended.started and not membership.hosts else WorkerRole.NEW_WORKER
+
+
+def elastic_asked(ended: WorkerExit, membership: Membership, facts: ExitFacts) -> bool:
+    """Whether a worker had been asked to leave.
+
+    A rescale in which its node stays asks it to come back to the rendezvous, not to leave. A batch system that takes a
+    node back may signal the workers there itself, and scripts often agree to stop together.
+
+    Args:
+        ended: The worker.
+        membership: The membership before its end.
+        facts: What the event loop knows.
+    """
+    if facts.asked or membership.closing or ended.slot.host not in membership.commanded:
+        return True
+    hosts = {ended.slot.host, *(host for host, _ in membership.hosts)}
+    return ended.code == 0 and bool(hosts & facts.leaving)
+
+
+def elastic_failure(ended: WorkerExit, membership: Membership, count: int) -> Verdict:
+    """What the failure of a worker means for the job.
+
+    Args:
+        ended: The worker.
+        membership: The membership after its end.
+        count: How often its slot has failed lately, this time included.
+    """
+    if membership.hosts:
+        return Verdict(Consequence.NOTE, ended.how)  # the others go on, unless they are found to be lost, too
+    if ended.started or ended.going:
+        return Verdict(Consequence.FAIL, ended.how)
+    return not_warm(ended, count)
+
+
+def left_with_hosts(membership: Membership, leaving: frozenset[str]) -> bool:
+    """Whether the workers may have ended because hosts of theirs were taken.
+
+    Args:
+        membership: The membership after their end.
+        leaving: Nodes whose agents have reported that they are wanted back.
+    """
+    return any(host not in membership.commanded or host in leaving for host, _ in membership.hosts)

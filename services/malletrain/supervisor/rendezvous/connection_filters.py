@@ -18,6 +18,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Callable, Collection, Set
+from dataclasses import dataclass
 
 from malletrain.common.connection_owner import Endpoint, connection_owner, is_loopback_address, plain_address
 
@@ -119,3 +120,20 @@ class PeerFilter:
         if is_loopback_address(address) or address == plain_address(local[0]):
             return self._owner_of(peer[:2], local[:2]) == self._user_id
         return address in self._addresses()
+
+
+@dataclass(frozen=True)
+class RendezvousConfig:
+    """Where a job's rendezvous is served, and to whom.
+
+    Attributes:
+        address: Address of this machine as the workers see it.
+        interfaces: Network interfaces by which workers reach each other.
+        admits: Whether a peer may connect, given its side and ours.
+        accepts_open_store: Whether torch's store may be served where the kernel keeps no other account out.
+    """
+
+    address: str
+    interfaces: tuple[str, ...]
+    admits: Callable[[Endpoint, Endpoint], bool]
+    accepts_open_store: bool = False

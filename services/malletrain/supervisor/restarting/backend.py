@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +14,7 @@ from malletrain.common import environment as env
 from malletrain.common.files import write_atomically
 from malletrain.common.gpus import gpu_number, node_of, visible_gpu
 from malletrain.common.job_folder import HOSTS_FILE
+from malletrain.supervisor.elastic.membership import slots_of
 from malletrain.supervisor.workers.promise import Hosts
 from malletrain.supervisor.workers.slot import Slot
 
@@ -63,6 +66,85 @@ class RestartingBackend(Protocol):
 
     def close(self) -> None:
         """Stop serving."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What is served to the members of one generation, by which they find each other.
+
+    Attributes:
+        environments: The environment of each member.
+        reached: Whether a member has begun to connect.
+        close: Stops serving.
+    """
+
+    environments: Mapping[Slot, Mapping[str, str]]
+    reached: Callable[[], bool]
+    close: Callable[[], None]
+
+
+class MeetingBackend(ABC):
+    """One worker per slot, and a meeting for each generation alone. See `RestartingBackend`."""
+
+    warm = True
+    hands_over = False
+
+    def __init__(self) -> None:
+        self._present: Meeting | None = None
+        self._next: Meeting | None = None
+        self._next_key: tuple[int, Hosts] | None = None
+
+    @abstractmethod
+    def open_meeting(self, epoch: int, hosts: Hosts) -> Meeting:
+        """Begin to serve a generation. It is served on this machine, never on a harvested node."""
+
+    @abstractmethod
+    def defaults(self) -> Mapping[str, str]:
+        """Variables that a worker gets unless its job sets them."""
+
+    def is_ready(self) -> bool:
+        """Always: nothing has to be loaded first."""
+        return True
+
+    def slots(self, hosts: Hosts) -> tuple[Slot, ...]:
+        """All slots of all hosts: one worker for each."""
+        return tuple(slot for entry in hosts for slot in slots_of(*entry))
+
+    def occupies(self, trained: Hosts, hosts: Iterable[str]) -> frozenset[Slot]:
+        """The workers on these hosts: each uses its own host alone."""
+        wanted = set(hosts)
+        return frozenset(slot for slot in self.slots(trained) if slot.host in wanted)
+
+    def places(self, epoch: int, hosts: Hosts) -> Mapping[Slot, Mapping[str, str]]:
+        """The environment of the members of a generation, whose meeting is open from here on."""
+        if self._next is None or self._next_key != (epoch, hosts):
+            self._close_next()
+            self._next, self._next_key = self.open_meeting(epoch, hosts), (epoch, hosts)
+        return self._next.environments
+
+    def form(self, epoch: int, hosts: Hosts) -> Mapping[Slot, Mapping[str, str]]:
+        """Open a meeting for the new generation alone: nothing of the one before can be in it."""
+        environments = self.places(epoch, hosts)
+        if self._present is not None:
+            self._present.close()  # the workers of the generation before have gone
+        self._present, self._next = self._next, None
+        return environments
+
+    def has_met(self) -> bool:
+        """Whether a member has begun to connect."""
+        return self._present is None or self._present.reached()
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._close_next()
+        if self._present is not None:
+            self._present.close()
+            self._present = None
+
+    def _close_next(self) -> None:
+        if self._next is not None:
+            self._next.close()
+            self._next = None
 
 
 class CommandBackend:

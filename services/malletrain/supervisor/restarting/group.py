@@ -11,12 +11,17 @@ from malletrain.common.activity import Idleness, idleness_of_all
 from malletrain.common.handover_memory import LeaveNotice, write_leave_notice
 from malletrain.common.job_limits import DEFAULT_LIMITS, JobLimits
 from malletrain.supervisor.elastic.membership import slots_of
-from malletrain.supervisor.restarting import exits as restarting_exits
 from malletrain.supervisor.restarting.backend import RestartingBackend
-from malletrain.supervisor.restarting.generation_state import GenerationState
+from malletrain.supervisor.restarting.generation_state import (
+    GenerationState,
+    member_asked,
+    member_role,
+    next_asked,
+    next_failure,
+    next_role,
+)
 from malletrain.supervisor.workers.failure_watch import FailureWatch
 from malletrain.supervisor.workers.promise import Hosts, Promise
-from malletrain.supervisor.workers.root_cause import Failure
 from malletrain.supervisor.workers.slot import Slot
 from malletrain.supervisor.workers.watchdog import Watchdog
 from malletrain.supervisor.workers.worker import Worker, lineage
@@ -30,6 +35,7 @@ from malletrain.supervisor.workers.worker_exit import (
     is_over,
     with_error,
 )
+from malletrain.supervisor.workers.worker_group import WorkerGroup
 from malletrain.supervisor.workers.worker_pool import WorkerPool
 
 _WARM_SECONDS = 30.0
@@ -46,7 +52,7 @@ _APART_SECONDS = 120.0
 log = logging.getLogger(__name__)
 
 
-class RestartingGroup:
+class RestartingGroup(WorkerGroup):
     """The generations of a job, their processes and their backend, kept in step. See `WorkerGroup`.
 
     Attributes:
@@ -107,11 +113,6 @@ class RestartingGroup:
         """How many workers have failed by themselves, by host."""
         return self._next.failures
 
-    @property
-    def failure(self) -> Failure | None:
-        """Why workers have failed the last time."""
-        return self._watch.newest
-
     def pids(self) -> Iterable[tuple[Slot, int]]:
         """Processes of the present generation, and of the next where there is none."""
         return {**dict(self._next.pids()), **dict(self.trainers.pids())}.items()
@@ -123,18 +124,6 @@ class RestartingGroup:
     def on(self, hosts: Set[str]) -> list[Worker]:
         """The workers that use hosts."""
         return [*self._workers(self._backend.occupies(self._generation.hosts, hosts)), *self._next.on(hosts)]
-
-    def kill(self, workers: Iterable[Worker]) -> None:
-        """Kill workers."""
-        self.trainers.kill(workers)
-
-    def delivers(self, hosts: Set[str]) -> bool:
-        """Whether a sidecar of workers that have ended on hosts still delivers."""
-        return self.trainers.leftovers(hosts)
-
-    def sweep(self, hosts: frozenset[str]) -> None:
-        """Kill all processes of the job's workers on hosts, until none is left."""
-        self.trainers.sweep(hosts)
 
     # -- commands --------------------------------------------------------------------------------------------------
 
@@ -200,8 +189,8 @@ class RestartingGroup:
         return self._see_member_end(ended, facts, now) if ended.going else self._see_next_end(ended, facts, now)
 
     def _see_next_end(self, ended: WorkerExit, facts: ExitFacts, now: float) -> Verdict | None:
-        role = restarting_exits.next_role(ended, self._generation)
-        meaning = ended.meaning(role, asked=restarting_exits.next_asked(ended, facts))
+        role = next_role(ended, self._generation)
+        meaning = ended.meaning(role, asked=next_asked(ended, facts))
         if facts.over:
             return None
         if meaning is ExitMeaning.DONE:
@@ -209,13 +198,13 @@ class RestartingGroup:
         if meaning is not ExitMeaning.FAILED:
             return None
         count = self._next.note_failure(ended.slot, now)
-        verdict = restarting_exits.next_failure(ended, self._generation, count)
+        verdict = next_failure(ended, self._generation, count)
         return with_error(verdict, self._next.tails.error_text(ended.slot))
 
     def _see_member_end(self, ended: WorkerExit, facts: ExitFacts, now: float) -> Verdict | None:
         before = self._generation
-        role = restarting_exits.member_role(ended, before)
-        meaning = ended.meaning(role, asked=restarting_exits.member_asked(ended, before, facts))
+        role = member_role(ended, before)
+        meaning = ended.meaning(role, asked=member_asked(ended, before, facts))
         failed = meaning is ExitMeaning.FAILED
         seen = replace(ended, lost=True) if ended.slot.host in facts.leaving else ended
         self._watch.note_end(seen, now, failed=failed, rescued=ended.slot in self._rescued)
@@ -424,6 +413,3 @@ class RestartingGroup:
         for pool in (self._next, self.trainers):
             pool.reap()
         self._backend.close()
-
-    def _workers(self, slots: Iterable[Slot]) -> list[Worker]:
-        return [worker for slot in slots if (worker := self.trainers.get(slot)) is not None]

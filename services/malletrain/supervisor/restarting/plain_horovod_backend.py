@@ -6,17 +6,16 @@ and each generation meets at a rendezvous of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from horovod.runner.common.util.hosts import INVALID_SLOT_INFO, HostInfo, SlotInfo, get_host_assignments
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 
 from malletrain.common import environment as env
 from malletrain.common.tasks import start_thread
-from malletrain.supervisor.elastic.membership import slots_of
-from malletrain.supervisor.rendezvous.config import RendezvousConfig
+from malletrain.supervisor.rendezvous.connection_filters import RendezvousConfig
 from malletrain.supervisor.rendezvous.server import GuardedRendezvousServer, WorkerAddresses, host_name, world_name
+from malletrain.supervisor.restarting.backend import Meeting, MeetingBackend
 from malletrain.supervisor.workers.promise import Hosts
 from malletrain.supervisor.workers.slot import Slot
 
@@ -24,59 +23,20 @@ _GLOO_SECONDS = "60"
 """Gloo's time-out. A script may read its data before it looks for the others."""
 
 
-class PlainHorovodBackend:
-    """One worker per slot. See `malletrain.supervisor.restarting.backend.RestartingBackend`."""
-
-    warm = True
-    hands_over = False
+class PlainHorovodBackend(MeetingBackend):
+    """Each generation meets at a rendezvous of its own. See `malletrain.supervisor.restarting.backend`."""
 
     def __init__(self, rendezvous: RendezvousConfig) -> None:
+        super().__init__()
         self._config = rendezvous
-        self._present: _Served | None = None
-        self._next: _Served | None = None
 
     def defaults(self) -> Mapping[str, str]:
-        """Variables that a worker gets unless its job sets them."""
+        """How long its workers wait for each other, and what every trainer gets."""
         return {"HOROVOD_GLOO_TIMEOUT_SECONDS": _GLOO_SECONDS, **env.TRAINER_DEFAULTS}
 
-    def is_ready(self) -> bool:
-        """Always: nothing has to be loaded first."""
-        return True
-
-    def slots(self, hosts: Hosts) -> tuple[Slot, ...]:
-        """All slots of all hosts: one worker for each."""
-        return tuple(slot for entry in hosts for slot in slots_of(*entry))
-
-    def occupies(self, trained: Hosts, hosts: Iterable[str]) -> frozenset[Slot]:
-        """The workers on these hosts: each uses its own host alone."""
-        wanted = set(hosts)
-        return frozenset(slot for slot in self.slots(trained) if slot.host in wanted)
-
-    def places(self, epoch: int, hosts: Hosts) -> Mapping[Slot, Mapping[str, str]]:
-        """The environment of the members of a generation, whose rendezvous is open from here on."""
-        if self._next is None or self._next.key != (epoch, hosts):
-            self._close(self._next)
-            self._next = self._open(epoch, hosts)
-        return self._next.places
-
-    def form(self, epoch: int, hosts: Hosts) -> Mapping[Slot, Mapping[str, str]]:
-        """Open a rendezvous for the new generation alone: nothing of the one before can be in it."""
-        places = self.places(epoch, hosts)
-        self._close(self._present)  # the workers of the generation before have gone
-        self._present, self._next = self._next, None
-        return places
-
-    def has_met(self) -> bool:
-        """Whether a member has come to the rendezvous."""
-        return self._present is None or self._present.world.reached
-
-    def close(self) -> None:
-        """Stop serving."""
-        for served in (self._present, self._next):
-            self._close(served)
-        self._present = self._next = None
-
-    def _open(self, epoch: int, hosts: Hosts) -> _Served:
+    def open_meeting(self, epoch: int, hosts: Hosts) -> Meeting:
+        """Serve the rendezvous of a generation."""
+        del epoch
         address, interfaces = self._config.address, list(self._config.interfaces)
         infos = get_host_assignments([HostInfo(world_name(host), count) for host, count in hosts], 1)
         world = _FixedWorld()
@@ -88,23 +48,12 @@ class PlainHorovodBackend:
         def of(info: SlotInfo) -> dict[str, str]:
             return {name: str(value) for name, value in (run | create_slot_env_vars(info)).items()}
 
-        places = {Slot(host_name(info.hostname), info.local_rank): of(info) for info in infos}
-        return _Served((epoch, hosts), world, server, places)
+        def close() -> None:
+            server.shutdown()
+            server.server_close()
 
-    @staticmethod
-    def _close(served: _Served | None) -> None:
-        if served is not None:
-            served.server.shutdown()
-            served.server.server_close()
-
-
-class _Served(NamedTuple):
-    """The rendezvous of a generation, and the environment of its members."""
-
-    key: tuple[int, Hosts]
-    world: _FixedWorld
-    server: GuardedRendezvousServer
-    places: Mapping[Slot, Mapping[str, str]]
+        environments = {Slot(host_name(info.hostname), info.local_rank): of(info) for info in infos}
+        return Meeting(environments, lambda: world.reached, close)
 
 
 class _FixedWorld:

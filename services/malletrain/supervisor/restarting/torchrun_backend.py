@@ -8,15 +8,15 @@ every node must agree on a rendezvous. Here the supervisor knows the hosts alrea
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from malletrain.common import environment as env
 from malletrain.common.job_limits import DEFAULT_LIMITS, JobLimits
 from malletrain.common.tasks import start_thread
-from malletrain.supervisor.elastic.membership import slots_of
-from malletrain.supervisor.rendezvous.config import RendezvousConfig
+from malletrain.supervisor.rendezvous.connection_filters import RendezvousConfig
 from malletrain.supervisor.rendezvous.guarded_store import GuardedStore
+from malletrain.supervisor.restarting.backend import Meeting, MeetingBackend
 from malletrain.supervisor.workers.promise import Hosts
 from malletrain.supervisor.workers.slot import Slot
 
@@ -24,10 +24,9 @@ _MAX_RESTARTS = 1_000_000
 """torchrun counts every change as a restart. Scripts may print this limit; no job is ended by it here."""
 
 
-class TorchrunBackend:
-    """One worker per slot. See `malletrain.supervisor.restarting.backend.RestartingBackend`."""
+class TorchrunBackend(MeetingBackend):
+    """Each generation meets at a store of its own. See `malletrain.supervisor.restarting.backend`."""
 
-    warm = True
     hands_over = True
 
     def __init__(self, job_id: str, rendezvous: RendezvousConfig, limits: JobLimits = DEFAULT_LIMITS) -> None:
@@ -36,6 +35,7 @@ class TorchrunBackend:
         Args:
             limits: How long what the job does may take, and so how long its workers may wait for each other.
         """
+        super().__init__()
         self._collective_seconds = math.ceil(limits.collective)
         self._interfaces = ",".join(rendezvous.interfaces)
         self._job_id = job_id
@@ -44,8 +44,6 @@ class TorchrunBackend:
         self._may_be_open = rendezvous.accepts_open_store
         self._torch: Any = None
         self._error: ImportError | None = None
-        self._store: GuardedStore | None = None
-        self._next: _Store | None = None
         start_thread(self._import, "import torch", self._note_failure)
 
     def _import(self) -> None:
@@ -76,35 +74,11 @@ class TorchrunBackend:
             raise self._error
         return self._torch is not None
 
-    def slots(self, hosts: Hosts) -> tuple[Slot, ...]:
-        """All slots of all hosts: one worker for each."""
-        return tuple(slot for entry in hosts for slot in slots_of(*entry))
-
-    def occupies(self, trained: Hosts, hosts: Iterable[str]) -> frozenset[Slot]:
-        """The workers on these hosts: each uses its own host alone."""
-        wanted = set(hosts)
-        return frozenset(slot for slot in self.slots(trained) if slot.host in wanted)
-
-    def places(self, epoch: int, hosts: Hosts) -> Mapping[Slot, Mapping[str, str]]:
-        """The environment of the members of a generation, whose store is open from here on."""
-        if self._next is None or self._next.key != (epoch, hosts):
-            self._close_next()
-            opened = GuardedStore(
-                self._torch.distributed.TCPStore, self._address, self._admits, may_be_open=self._may_be_open
-            )
-            self._next = _Store((epoch, hosts), opened)
-        return self._environments(epoch, hosts, self._next.store.port)
-
-    def form(self, epoch: int, hosts: Hosts) -> Mapping[Slot, Mapping[str, str]]:
-        """Open a store for the new generation alone: nothing of the one before can be in it.
-
-        It is served on this machine, never on a harvested node.
-        """
-        places = self.places(epoch, hosts)
-        if self._store is not None:
-            self._store.close()  # the workers of the generation before have gone
-        self._store, self._next = self._next and self._next.store, None
-        return places
+    def open_meeting(self, epoch: int, hosts: Hosts) -> Meeting:
+        """Serve the store of a generation."""
+        torch_store = self._torch.distributed.TCPStore
+        store = GuardedStore(torch_store, self._address, self._admits, may_be_open=self._may_be_open)
+        return Meeting(self._environments(epoch, hosts, store.port), lambda: store.reached, store.close)
 
     def _environments(self, epoch: int, hosts: Hosts, port: int) -> Mapping[Slot, Mapping[str, str]]:
         slots = self.slots(hosts)
@@ -130,26 +104,3 @@ class TorchrunBackend:
             return {name: str(value) for name, value in (shared | own | ranked).items()}
 
         return {slot: of(slot) for slot in slots}
-
-    def has_met(self) -> bool:
-        """Whether a member has connected to the store."""
-        return self._store is None or self._store.reached
-
-    def close(self) -> None:
-        """Close the stores."""
-        self._close_next()
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-
-    def _close_next(self) -> None:
-        if self._next is not None:
-            self._next.store.close()
-            self._next = None
-
-
-class _Store(NamedTuple):
-    """The store of a generation that has not been formed yet, and which one that is."""
-
-    key: tuple[int, Hosts]
-    store: GuardedStore

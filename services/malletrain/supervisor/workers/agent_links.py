@@ -19,9 +19,9 @@ from malletrain.common.activity import Idleness, Wait
 from malletrain.common.launch_file import AgentAddress
 from malletrain.common.tasks import start_thread
 from malletrain.supervisor.workers.slot import Slot
+from malletrain.tls.channels import NODE_CHANNEL
 from malletrain.tls.credentials import channel_credentials, name_options, peer_options
 from malletrain.tls.files import CertificateFileError
-from malletrain.tls.options import NODE_CHANNEL
 from malletrain.v1 import agent_pb2 as pb
 from malletrain.v1 import agent_pb2_grpc
 

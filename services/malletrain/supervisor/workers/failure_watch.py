@@ -6,11 +6,46 @@ again. What somebody else has done to a worker is mended here, at once, but not 
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
-from malletrain.supervisor.workers.log_tails import LogTails
+from malletrain.common.error_texts import ErrorText, read_error
+from malletrain.common.files import open_plain
+from malletrain.common.job_folder import worker_log
 from malletrain.supervisor.workers.root_cause import Failure, MemberEnd, failure_of
+from malletrain.supervisor.workers.slot import Slot
 from malletrain.supervisor.workers.worker_exit import Consequence, Verdict, WorkerExit
+
+_TAIL_BYTES = 1 << 15
+
+
+class LogTails:
+    """Where in its log each worker began, so that what an earlier one wrote is not taken for its own."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._begins: dict[Slot, int] = {}
+
+    def begin(self, slot: Slot) -> None:
+        """The worker of a slot begins now."""
+        try:
+            self._begins[slot] = (self._logs / worker_log(*slot)).lstat().st_size
+        except OSError:
+            self._begins[slot] = 0
+
+    def error_text(self, slot: Slot) -> ErrorText:
+        """What the worker of a slot has said at its end; nothing if its log can't be read."""
+        try:
+            with open_plain(self._logs / worker_log(*slot)) as file:
+                size = os.fstat(file.fileno()).st_size
+                begin = self._begins.get(slot, 0)
+                file.seek(max(begin if begin <= size else 0, size - _TAIL_BYTES))
+                text = file.read(_TAIL_BYTES).decode(errors="replace")
+        except OSError:
+            return ErrorText()
+        return read_error(text)
+
 
 _FORGIVE_SECONDS = 600.0
 """Failures before a run that was good for so long do not count any more."""

@@ -21,6 +21,8 @@ _SIGNALS = {
     signal.SIGSEGV: "segmentation fault",
 }
 
+_TRIES_TO_WARM = 3
+
 
 def _signal_in_words(number: int) -> str:
     word = _SIGNALS.get(signal.Signals(number)) if number in set(signal.Signals) else None
@@ -162,3 +164,17 @@ def finish(ended: WorkerExit, members: int) -> Verdict:
 def with_error(verdict: Verdict, error_text: ErrorText) -> Verdict:
     """A verdict with what the worker itself has said at its end."""
     return replace(verdict, message=f"{verdict.message}: {error_text.error}") if error_text.error else verdict
+
+
+def not_warm(ended: WorkerExit, count: int) -> Verdict:
+    """What it means that a worker has failed before it was warm, while nobody trains.
+
+    Args:
+        ended: The worker.
+        count: How often its slot has failed lately, this time included.
+    """
+    if ended.code > 0 and not ended.lost:
+        return Verdict(Consequence.FAIL, f"{ended.how} before it was warm")
+    if count > _TRIES_TO_WARM:
+        return Verdict(Consequence.FAIL, f"{ended.how} before it was warm, {count} times")
+    return Verdict(Consequence.NOTE, ended.how)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Protocol
 
 from malletrain.common.activity import Idleness
 from malletrain.supervisor.loop.releases import Occupants
 from malletrain.supervisor.loop.view import CommandProgress
+from malletrain.supervisor.workers.failure_watch import FailureWatch
 from malletrain.supervisor.workers.root_cause import Failure
 from malletrain.supervisor.workers.slot import Slot
+from malletrain.supervisor.workers.worker import Worker
 from malletrain.supervisor.workers.worker_exit import ExitFacts, Verdict, WorkerExit
 from malletrain.supervisor.workers.worker_pool import WorkerPool
 
@@ -22,6 +24,7 @@ class WorkerGroup(Occupants, Protocol):
     """
 
     trainers: WorkerPool
+    _watch: FailureWatch
 
     @property
     def progress(self) -> CommandProgress:
@@ -34,6 +37,23 @@ class WorkerGroup(Occupants, Protocol):
     @property
     def failure(self) -> Failure | None:
         """Why workers of the present generation have failed, once it is settled."""
+        return self._watch.newest
+
+    def kill(self, workers: Iterable[Worker]) -> None:
+        """Kill workers."""
+        self.trainers.kill(workers)
+
+    def delivers(self, hosts: Set[str]) -> bool:
+        """Whether a sidecar of workers that have ended on hosts still delivers."""
+        return self.trainers.leftovers(hosts)
+
+    def sweep(self, hosts: frozenset[str]) -> None:
+        """Kill all processes of the job's workers on hosts, until none is left."""
+        self.trainers.sweep(hosts)
+
+    def _workers(self, slots: Iterable[Slot]) -> list[Worker]:
+        """Those that train, of these slots."""
+        return [worker for slot in slots if (worker := self.trainers.get(slot)) is not None]
 
     def pids(self) -> Iterable[tuple[Slot, int]]:
         """Slot and process id of each worker."""

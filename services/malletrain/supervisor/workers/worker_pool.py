@@ -20,8 +20,8 @@ from malletrain.common.job_folder import worker_log
 from malletrain.common.launch_file import Launch
 from malletrain.common.worker_process import kill_workers
 from malletrain.supervisor.workers.agent_links import AgentLinks, start_message
+from malletrain.supervisor.workers.failure_watch import LogTails
 from malletrain.supervisor.workers.local_workers import LocalWorkers
-from malletrain.supervisor.workers.log_tails import LogTails
 from malletrain.supervisor.workers.slot import Slot
 from malletrain.supervisor.workers.worker import LocalWorker, Worker
 from malletrain.supervisor.workers.worker_exit import WorkerExit
