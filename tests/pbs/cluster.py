@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.scavenger.acquisition.pbs_answers import argument_element
-from malletrain.scavenger.sources.schedulers.pbs_jobs import read_jobs
+from malletrain.scavenger.sources.schedulers.pbs_json import read_jobs
 from tests.schedulers.batch_cluster import PLACEHOLDER
 from tests.support.waiting import wait_until
 

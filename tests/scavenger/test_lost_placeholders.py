@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.scavenger.machine.lost_placeholders import LostPlaceholders, find_lost, unlisted
 from malletrain.scavenger.machine.placeholder_state import PlaceholderState
-from malletrain.scavenger.machine.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
+from malletrain.scavenger.machine.placeholders import (
+    EndedPlaceholder,
+    ListedPlaceholder,
+    LostPlaceholders,
+    PlaceholderPhase,
+    find_lost,
+    unlisted,
+)
 
 AGENTS = {"a": "1", "b": "2"}
 RUNS = {identifier: ListedPlaceholder(node, PlaceholderPhase.RUNNING) for node, identifier in AGENTS.items()}

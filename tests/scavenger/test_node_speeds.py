@@ -12,8 +12,7 @@ import pytest
 from malletrain.cli.operate.doctor_checks import judge_slow_nodes
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry, _speed_of
-from malletrain.scavenger.machine.node_speeds import NodeSpeed, NodeSpeeds, read_speeds
-from malletrain.scavenger.machine.slow_nodes import CalledSlow, judge
+from malletrain.scavenger.machine.slow_nodes import CalledSlow, NodeSpeed, NodeSpeeds, judge, read_speeds
 from malletrain.scavenger.slow_node_watch import SlowNodeWatch
 from malletrain.scavenger.sources.schedulers.settings import NodeCheckSettings
 from malletrain.v1 import agent_pb2, scavenger_pb2

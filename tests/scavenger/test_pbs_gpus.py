@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.runtime.clock import SystemClock
-from malletrain.scavenger.machine.gpu_units import node_of_unit, unit_name
+from malletrain.scavenger.machine.gpu_units import GpuShare, node_of_unit, unit_name
 from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.sources.schedulers.availability import (
     Forecast,
@@ -18,7 +18,6 @@ from malletrain.scavenger.sources.schedulers.availability import (
     UnreadableError,
     available_nodes,
 )
-from malletrain.scavenger.sources.schedulers.gpu_share import GpuShare
 from malletrain.scavenger.sources.schedulers.pbs import pbs_source
 from malletrain.scavenger.sources.schedulers.pbs_gpus import parse_gpus
 from malletrain.scavenger.sources.schedulers.pbs_hosts import GpuResources

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.scavenger.sources.schedulers.availability import PlannedStart, UnreadableError
-from malletrain.scavenger.sources.schedulers.pbs_jobs import read_jobs
-from malletrain.scavenger.sources.schedulers.pbs_json import parse_jobs, parse_reservations, parse_vnodes
+from malletrain.scavenger.sources.schedulers.pbs_json import parse_jobs, parse_reservations, parse_vnodes, read_jobs
 from malletrain.scavenger.sources.schedulers.tolerant_json import MAX_DEPTH, read_answer
 
 TEN = 1893492000.0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from malletrain.model.topology import MAX_LEVELS
 from malletrain.runtime.clock import SystemClock
 from malletrain.scavenger.machine.drains import Drain, DrainSet
-from malletrain.scavenger.machine.gpu_units import node_of_unit, path_of_unit, unit_name, units_of
+from malletrain.scavenger.machine.gpu_units import GpuShare, node_of_unit, path_of_unit, unit_name, units_of
 from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.sources.schedulers.availability import (
     Forecast,
@@ -16,7 +16,6 @@ from malletrain.scavenger.sources.schedulers.availability import (
     UnreadableError,
     available_nodes,
 )
-from malletrain.scavenger.sources.schedulers.gpu_share import GpuShare
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings, SlurmSettings
 from malletrain.scavenger.sources.schedulers.slurm import slurm_source
 from malletrain.scavenger.sources.schedulers.slurm_gpus import parse_gpus

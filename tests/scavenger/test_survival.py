@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.scavenger.idle_trace import Trace
-from malletrain.scavenger.machine.stays import StayEstimator
-from malletrain.scavenger.machine.survival import fit
+from malletrain.scavenger.machine.stays import StayEstimator, fit
 
 _times = st.integers(1, 40).map(float)
 

@@ -21,23 +21,22 @@ from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
 from malletrain.runtime.kernel.peers import Peers
+from malletrain.runtime.messages import needs_from_proto
 from malletrain.runtime.node_names import check_node_names
-from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.server import ServiceHost
 from malletrain.runtime.topology_messages import level_from_proto, preference_from_proto, replica_from_proto
 from malletrain.scavenger.idle_events import IdleEvents, Recorder
 from malletrain.scavenger.machine.drains import Drain, read_drains
 from malletrain.scavenger.machine.idle_set import IdleSet
 from malletrain.scavenger.machine.machine import CHECK, ScavengerMachine
-from malletrain.scavenger.machine.node_speeds import read_speeds
 from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.machine.quarantine import Quarantine, QuarantinePolicy, read_records
 from malletrain.scavenger.machine.recording import RecordedScavenger
+from malletrain.scavenger.machine.slow_nodes import read_speeds
 from malletrain.scavenger.machine.stays import StayEstimator
 from malletrain.scavenger.machine.stimuli import ClockMoved, NodeFailure
 from malletrain.scavenger.notifications.notifier import NodeNotifier
-from malletrain.scavenger.notifications.settings import NodeNotificationSettings
-from malletrain.scavenger.settings import ScavengerSettings
+from malletrain.scavenger.settings import NodeNotificationSettings, ScavengerSettings
 from malletrain.scavenger.slow_node_watch import SlowNodeWatch
 from malletrain.scavenger.sources.base import NodeSource
 from malletrain.scavenger.sources.build import build_source, past_lengths

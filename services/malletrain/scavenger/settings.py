@@ -9,11 +9,28 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from malletrain.model.node_needs import MAX_AMOUNTS
 from malletrain.model.topology import path_problem
+from malletrain.runtime.notices.settings import ReceiverSettings
 from malletrain.scavenger.node_traits import NodeTraitsEntry
-from malletrain.scavenger.notifications.settings import NodeNotificationSettings
+from malletrain.scavenger.notifications.notices import NodeNoticeKind
 from malletrain.scavenger.sources.schedulers.settings import NodeCheckSettings, PbsSettings, SlurmSettings
 
 _MIB = Annotated[int, Field(ge=1, le=MAX_AMOUNTS["memory_mib"])]
+
+
+class NodeNotificationSettings(ReceiverSettings):
+    """Whom to tell of nodes that are not well."""
+
+    events: tuple[NodeNoticeKind, ...] = Field(
+        default=tuple(NodeNoticeKind),
+        description="What is told: `quarantined`: work keeps failing on a node; `check-failed`: it has failed the "
+        "check before its first worker; `slow`: it counts as slow; `called-slow`: jobs of one owner say that it is.",
+    )
+    repeat_seconds: float = Field(
+        default=6 * 3600.0,
+        ge=60,
+        le=1e8,
+        description="For so long the same is not told again of the same node.",
+    )
 
 
 class ScavengerSettings(BaseModel):

@@ -10,8 +10,7 @@ import grpc.aio
 import structlog
 
 from malletrain.runtime.kernel.peers import Peers
-from malletrain.scavenger.machine.node_speeds import NodeSpeed, NodeSpeeds
-from malletrain.scavenger.machine.slow_nodes import CalledSlow, NodeSlowness, judge
+from malletrain.scavenger.machine.slow_nodes import CalledSlow, NodeSlowness, NodeSpeed, NodeSpeeds, judge
 from malletrain.v1 import monitor_pb2
 
 _ASK_SECONDS = 15.0

@@ -13,7 +13,7 @@ from malletrain.cli.operate.doctor_checks import CommandResult, Finding, judge, 
 from malletrain.cli.operate.doctor_slurm import size_of_a_placeholder
 from malletrain.cli.shared.output import one_line
 from malletrain.scavenger.sources.schedulers.availability import UnreadableError
-from malletrain.scavenger.sources.schedulers.pbs_jobs import QSTAT_FULL, read_jobs
+from malletrain.scavenger.sources.schedulers.pbs_json import QSTAT_FULL, read_jobs
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings, PbsSettings, SlurmSettings
 
 _NAME = "malletrain-try"

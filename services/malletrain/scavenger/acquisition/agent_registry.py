@@ -32,13 +32,13 @@ from malletrain.runtime.limits import ServerLimits
 from malletrain.runtime.node_names import check_node_name
 from malletrain.runtime.server import server_options
 from malletrain.scavenger.acquisition.node_certificates import NodeCertificates
-from malletrain.scavenger.machine.node_speeds import MAX_SECONDS, NodeSpeed, SpeedTold, ignore_speed
+from malletrain.scavenger.machine.slow_nodes import MAX_SECONDS, NodeSpeed, SpeedTold, ignore_speed
 from malletrain.scavenger.sources.base import SourceError
 from malletrain.scavenger.telemetry.metrics import AGENT_LEFT, ReclaimTimer, ignore_time
+from malletrain.tls.channels import KEEPALIVE
 from malletrain.tls.credentials import peer_certificate, peer_node, server_credentials
 from malletrain.tls.files import CertificateFileError, parse_certificate_file
 from malletrain.tls.names import PeerNode, node_name
-from malletrain.tls.options import KEEPALIVE
 from malletrain.v1 import agent_pb2 as pb
 from malletrain.v1 import agent_pb2_grpc
 

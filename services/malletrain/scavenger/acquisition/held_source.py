@@ -21,7 +21,6 @@ from malletrain.scavenger.acquisition.node_certificates import NodeCertificates
 from malletrain.scavenger.acquisition.pbs_batch_client import PbsBatchClient
 from malletrain.scavenger.acquisition.placeholder_controller import PlaceholderController
 from malletrain.scavenger.acquisition.slurm_batch_client import SlurmBatchClient
-from malletrain.scavenger.machine.node_speeds import SpeedTold, ignore_speed
 from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts, Observation
 from malletrain.scavenger.machine.placeholder_validation import validate_held
 from malletrain.scavenger.machine.placeholders import (
@@ -30,6 +29,7 @@ from malletrain.scavenger.machine.placeholders import (
     PlaceholderPhase,
     PlaceholderPolicy,
 )
+from malletrain.scavenger.machine.slow_nodes import SpeedTold, ignore_speed
 from malletrain.scavenger.machine.submission_backoff import BackoffPolicy
 from malletrain.scavenger.sources.base import NodeSource, NoPlaceholders, PlaceholderView, SourceStatus
 from malletrain.scavenger.sources.schedulers.commands import Input, RunCommand, run_command

@@ -12,7 +12,7 @@ from malletrain.scavenger.machine.gpu_units import node_of_unit
 from malletrain.scavenger.machine.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
 from malletrain.scavenger.sources.base import SourceError
 from malletrain.scavenger.sources.schedulers.availability import UnreadableError
-from malletrain.scavenger.sources.schedulers.pbs_jobs import read_jobs
+from malletrain.scavenger.sources.schedulers.pbs_json import read_jobs
 
 _IDENTIFIER = re.compile(r"\d+\.\S+\Z")
 _REQUESTED = re.compile(r"(?:host|vnode)=([^:+]+)")

@@ -20,7 +20,7 @@ from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
 from malletrain.scavenger.machine.placeholders import EndedPlaceholder, ListedPlaceholder
 from malletrain.scavenger.sources.base import SourceError
 from malletrain.scavenger.sources.schedulers.commands import CommandFailedError, Input, RunCommand
-from malletrain.scavenger.sources.schedulers.pbs_jobs import QSTAT_FULL
+from malletrain.scavenger.sources.schedulers.pbs_json import QSTAT_FULL
 
 _UNKNOWN_JOB = 153
 _FINISHED_JOB = 35

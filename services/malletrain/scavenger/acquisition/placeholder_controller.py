@@ -13,7 +13,6 @@ from malletrain.model.node_needs import NodeNeeds
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry, agent_placeholder_id
 from malletrain.scavenger.acquisition.batch_client import BatchClient
-from malletrain.scavenger.machine.lost_placeholders import find_lost, unlisted
 from malletrain.scavenger.machine.node_worth import MAX_DEMANDS, NodeWorth
 from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
 from malletrain.scavenger.machine.placeholder_state import PlaceholderState
@@ -23,6 +22,8 @@ from malletrain.scavenger.machine.placeholders import (
     ListedPlaceholder,
     PlaceholderPhase,
     PlaceholderPolicy,
+    find_lost,
+    unlisted,
 )
 from malletrain.scavenger.sources.base import PlaceholderStatus, SourceError
 

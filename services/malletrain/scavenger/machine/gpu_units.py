@@ -8,7 +8,8 @@ starts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from malletrain.model.topology import MAX_LEVELS, GroupPath
 
@@ -52,3 +53,21 @@ def units_of(names: Iterable[str], known: Iterable[str]) -> list[str]:
         if (node := node_of_unit(name)) != name:
             by_node.setdefault(node, []).append(name)
     return [unit for name in names for unit in by_node.get(name, [name])]
+
+
+@dataclass(frozen=True)
+class GpuShare:
+    """What a placeholder of one GPU asks for beside it.
+
+    Attributes:
+        cpus: CPUs; 0: the node's CPUs by its GPUs.
+        memory_mib: Memory in MiB; 0: the node's memory by its GPUs.
+    """
+
+    cpus: int = 0
+    memory_mib: int = 0
+
+
+def by_node(wanted: Callable[[str], bool]) -> Callable[[str], bool]:
+    """The same for a unit as for its node."""
+    return lambda name: wanted(node_of_unit(name))

@@ -15,7 +15,7 @@ from malletrain.scavenger.machine.quarantine import NodeFailureRecord
 from malletrain.scavenger.machine.slow_nodes import NodeSlowness
 from malletrain.scavenger.machine.stimuli import NoteQuarantine
 from malletrain.scavenger.notifications.notices import NodeNotice, NodeNoticeKind, NodeNoticeQueue
-from malletrain.scavenger.notifications.settings import NodeNotificationSettings
+from malletrain.scavenger.settings import NodeNotificationSettings
 from malletrain.scavenger.state_file import NODE_NOTICES, ScavengerStateFile
 
 SECTION = "scavenger.notifications"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
-from malletrain.scavenger.machine.node_speeds import SpeedTold, ignore_speed
+from malletrain.scavenger.machine.slow_nodes import SpeedTold, ignore_speed
 from malletrain.scavenger.node_traits import facts_by_node
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import NodeSource, PlaceholderView
+from malletrain.scavenger.sources.base import NodeSource
 from malletrain.scavenger.sources.mixed import MixedSource
 from malletrain.scavenger.sources.placed import PlacedSource, paths_of
-from malletrain.scavenger.sources.schedulers.settings import HoldSettings
+from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
 from malletrain.scavenger.sources.static import StaticSource
 from malletrain.scavenger.sources.trace import TraceSource
 from malletrain.scavenger.state_file import TRACE_ORIGIN, ScavengerStateFile
@@ -48,33 +49,32 @@ def build_source(
     Raises:
         InvalidInputError: a setting or the trace can't be used.
     """
-    if section.topology:
-        paths = paths_of(section.topology, section.nodes if section.source == "static" else None)
-        return PlacedSource(_source(section, settings, state_file, clock, credential, reclaim_timer, speed_told), paths)
-    return _source(section, settings, state_file, clock, credential, reclaim_timer, speed_told)
-
-
-def _source(
-    section: ScavengerSettings,
-    settings: Settings,
-    state_file: ScavengerStateFile,
-    clock: Clock,
-    credential: ServiceCredential | None,
-    reclaim_timer: ReclaimTimer,
-    speed_told: SpeedTold,
-) -> NodeSource:
+    known = section.nodes if section.source == "static" else None
+    paths = paths_of(section.topology, known) if section.topology else None
     if section.source == "static":
-        if not section.nodes:
-            raise InvalidInputError("scavenger.nodes", "at least one node for the static source")
-        where = "scavenger.node_traits", "scavenger.nodes"
-        facts = facts_by_node(section.node_traits, section.nodes, section.gpu_memory_mib, *where)
-        return StaticSource(section.nodes, clock, facts)
-    if section.source in ("slurm", "pbs", "slurm+pbs"):
-        return _scheduler_source(section, settings, state_file, clock, credential, reclaim_timer, speed_told)
+        source = _static_source(section, clock)
+    elif section.source == "trace":
+        source = _trace_source(section, settings.state_dir, state_file, clock)
+    else:
+        source = _scheduler_source(section, settings, state_file, clock, credential, reclaim_timer, speed_told)
+    return source if paths is None else PlacedSource(source, paths)
+
+
+def _static_source(section: ScavengerSettings, clock: Clock) -> NodeSource:
+    if not section.nodes:
+        raise InvalidInputError("scavenger.nodes", "at least one node for the static source")
+    where = "scavenger.node_traits", "scavenger.nodes"
+    facts = facts_by_node(section.node_traits, section.nodes, section.gpu_memory_mib, *where)
+    return StaticSource(section.nodes, clock, facts)
+
+
+def _trace_source(
+    section: ScavengerSettings, state_dir: Path, state_file: ScavengerStateFile, clock: Clock
+) -> NodeSource:
     if section.trace is None:
         raise InvalidInputError("scavenger.trace", "the path of a trace, as the source is a trace")
     trace = _section_of(_read("scavenger.trace", section.trace), section)
-    origin = _origin(section, section.trace, settings.state_dir, state_file, clock)
+    origin = _origin(section, section.trace, state_dir, state_file, clock)
     # After a graceful end the next start begins the replay anew.
     return TraceSource(trace, clock, origin, section.speed, on_close=lambda: state_file.try_write(TRACE_ORIGIN, {}))
 
@@ -101,19 +101,16 @@ def _scheduler_source(
     from malletrain.scavenger.sources.schedulers.pbs import pbs_source
     from malletrain.scavenger.sources.schedulers.slurm import slurm_source
 
-    def slurm(placeholders: PlaceholderView | None = None) -> NodeSource:
-        memory = section.gpu_memory_mib
-        return slurm_source(section.slurm, clock, run_command, placeholders, state_file, gpu_memory_mib=memory)
-
-    def pbs(placeholders: PlaceholderView | None = None) -> NodeSource:
-        memory = section.gpu_memory_mib
-        return pbs_source(section.pbs, clock, run_command, placeholders, state_file, gpu_memory_mib=memory)
-
-    def build(scheduler: str, hold: HoldSettings, watched: Callable[..., NodeSource]) -> NodeSource:
+    def build(
+        scheduler: str, of_scheduler: SlurmSettings | PbsSettings, open_source: Callable[..., NodeSource]
+    ) -> NodeSource:
+        watched = partial(
+            open_source, of_scheduler, clock, run_command, state_file=state_file, gpu_memory_mib=section.gpu_memory_mib
+        )
+        hold = of_scheduler.hold
         if not hold.held:
             return watched()
         demand = JobManagerDemand(settings.peer("job_manager"), credential)
-        of_scheduler = section.slurm if scheduler == "slurm" else section.pbs
         return build_held_source(
             *(scheduler, hold, watched, settings, section.debounce_seconds, clock, demand, reclaim_timer),
             section.node_check,
@@ -122,14 +119,14 @@ def _scheduler_source(
         )
 
     if section.source == "slurm":
-        return build("slurm", section.slurm.hold, slurm)
+        return build("slurm", section.slurm, slurm_source)
     if section.source == "pbs":
-        return build("pbs", section.pbs.hold, pbs)
+        return build("pbs", section.pbs, pbs_source)
     of_slurm, of_pbs = section.slurm.hold, section.pbs.hold
     if of_slurm.held and of_pbs.held and of_slurm.agents_address == of_pbs.agents_address:
         field = "scavenger.pbs.hold.agents_address"
         raise InvalidInputError(field, "another address than scavenger.slurm.hold's", of_pbs.agents_address)
-    return MixedSource([build("slurm", of_slurm, slurm), build("pbs", of_pbs, pbs)])
+    return MixedSource([build("slurm", section.slurm, slurm_source), build("pbs", section.pbs, pbs_source)])
 
 
 def past_lengths(section: ScavengerSettings) -> list[float]:

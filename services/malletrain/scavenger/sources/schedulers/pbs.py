@@ -8,14 +8,14 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from malletrain.runtime.clock import Clock
+from malletrain.scavenger.machine.gpu_units import GpuShare, by_node
 from malletrain.scavenger.sources.base import PlaceholderView
 from malletrain.scavenger.sources.schedulers.commands import RunCommand, run_command
-from malletrain.scavenger.sources.schedulers.gpu_share import GpuShare, by_node
 from malletrain.scavenger.sources.schedulers.hostlists import node_filter
 from malletrain.scavenger.sources.schedulers.pbs_gpus import parse_gpus
 from malletrain.scavenger.sources.schedulers.pbs_hosts import GpuResources
-from malletrain.scavenger.sources.schedulers.pbs_jobs import QSTAT_FULL
 from malletrain.scavenger.sources.schedulers.pbs_json import (
+    QSTAT_FULL,
     parse_jobs,
     parse_reservations,
     parse_vnodes,

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from malletrain.scavenger.machine.gpu_units import MAX_GPUS, unit_name
+from malletrain.scavenger.machine.gpu_units import MAX_GPUS, GpuShare, unit_name
 from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.sources.schedulers.availability import NodeStates
-from malletrain.scavenger.sources.schedulers.gpu_share import GpuShare
 from malletrain.scavenger.sources.schedulers.pbs_hosts import (
     USUAL_GPU_RESOURCES,
     GpuResources,

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.machine.gpu_units import GpuShare, by_node
 from malletrain.scavenger.sources.base import PlaceholderView
 from malletrain.scavenger.sources.schedulers.commands import RunCommand, run_command
-from malletrain.scavenger.sources.schedulers.gpu_share import GpuShare, by_node
 from malletrain.scavenger.sources.schedulers.hostlists import node_filter
 from malletrain.scavenger.sources.schedulers.polled import (
     NodeSelection,

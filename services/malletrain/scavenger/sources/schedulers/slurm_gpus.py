@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from malletrain.scavenger.machine.gpu_units import MAX_GPUS, unit_name
+from malletrain.scavenger.machine.gpu_units import MAX_GPUS, GpuShare, unit_name
 from malletrain.scavenger.machine.observations import NodeFacts, gpu_memory_of
 from malletrain.scavenger.sources.schedulers.availability import NodeStates, UnreadableError
-from malletrain.scavenger.sources.schedulers.gpu_share import GpuShare
 from malletrain.scavenger.sources.schedulers.slurm_text import NOTHING, PAIR, gpus_of, lines_of
 
 _BUSY_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
