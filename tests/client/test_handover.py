@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from malletrain.client import distributed, handover, node_memory
 from malletrain.client.handover import Handover, StateMoment, leave_whole, take_whole
-from malletrain.client.job_context import JobContext
-from malletrain.client.leave_time import released_seconds
+from malletrain.client.job_context import JobContext, released_seconds
 from malletrain.client.node_memory import NodeMemory, open_node_memory
 from malletrain.client.peer_shards import Offer, _LeftParts, owners_of, ways_of
 from malletrain.common import environment as env

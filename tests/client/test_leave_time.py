@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.client.commands import Command, CommandType, put_command
-from malletrain.client.leave_time import LeaveRequest, leave_seconds, read_limits, seconds_left
+from malletrain.client.job_context import LeaveRequest, leave_seconds, read_limits, seconds_left
 from malletrain.client.ring import create_ring
 from malletrain.client.session import Client
 from malletrain.common.job_limits import JobLimits

@@ -59,7 +59,7 @@ ALLOWED = {
     "services/malletrain/supervisor/rendezvous/server.py": "makes numbers, texts, lists and tables only",
     "clients/malletrain/api/call_files.py": "files that only this account can have written, as trusted_files.py finds",
     "clients/malletrain/client/object_transfer.py": _OWN_PROCESS,
-    "clients/malletrain/client/leave_time.py": "a worker reads the file of its own job, and harms nobody else",
+    "clients/malletrain/client/job_context.py": "a worker reads the file of its own job, and harms nobody else",
     "clients/malletrain/client/feeding/codec.py": _OWN_PROCESS,
     "clients/malletrain/client/feeding/messages.py": _OWN_PROCESS,
     "clients/malletrain/client/feeding/peer_registry.py": _OWN_PROCESS,

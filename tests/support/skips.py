@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.client.feeding.cores import usable_cores
+from malletrain.client.feeding.sizing import usable_cores
 from tests.support.shared import SHARED
 
 STRICT = "STRICT_SKIPS"

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from malletrain.client import noise_reports
+from malletrain.client import gradient_noise
 from malletrain.client.distributed import ElasticTraining, init
 from malletrain.client.fsdp import ShardedTraining
 from malletrain.client.training import Training
@@ -25,7 +25,7 @@ SIZE = 4096
 def main() -> None:
     kind, folder, until, output = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     logged: list[dict[str, float]] = []
-    noise_reports.log_metrics = logged.append  # type: ignore[assignment, attr-defined]
+    gradient_noise.log_metrics = logged.append  # type: ignore[assignment, attr-defined]
     init("gloo")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))

@@ -16,9 +16,8 @@ import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
-from malletrain.client import noise_reports
-from malletrain.client.gradient_noise import NoiseMeter, PassPlan
-from malletrain.client.noise_reports import NoiseReports, measured_every
+from malletrain.client import gradient_noise
+from malletrain.client.gradient_noise import NoiseMeter, NoiseReports, PassPlan, measured_every
 from malletrain.client.sampling import WorkerShare, partition_batch, partition_per_worker
 from tests.support.ports import free_port
 from tests.training.noise_problem import PROBLEM
@@ -160,7 +159,7 @@ def test_the_environment_precedes_the_script(told: str, by_script: bool, every: 
 @pytest.mark.parametrize(("grows", "per_node"), [(True, 16.0), (False, 0.0)])
 def test_it_is_logged_with_what_a_node_adds(monkeypatch: pytest.MonkeyPatch, grows: bool, per_node: float) -> None:
     logged: list[dict[str, float]] = []
-    monkeypatch.setattr(noise_reports, "log_metrics", logged.append)
+    monkeypatch.setattr(gradient_noise, "log_metrics", logged.append)
     now = [0.0]
     model = PROBLEM.model()
     partition = partition_per_worker(8, 1, micro_steps=2) if grows else partition_batch(16, 8, 1)

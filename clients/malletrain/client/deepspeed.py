@@ -31,9 +31,8 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import SavePlanner
 
 from malletrain.client import distributed
-from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps
-from malletrain.client.distributed import PlainTrainingState
+from malletrain.client.distributed import PlainTrainingState, collective_limit
 from malletrain.client.divided import DividedTraining
 from malletrain.client.flat_ranges import FlatLoadPlanner, FlatSavePlanner
 from malletrain.client.object_transfer import control_device

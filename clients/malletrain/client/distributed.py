@@ -22,8 +22,10 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -32,7 +34,6 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from malletrain.client import should_commit, should_stop
-from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps, group_backend, present_device
 from malletrain.client.extra_state import ExtraState
 from malletrain.client.gradient_noise import NoiseMeter
@@ -45,6 +46,41 @@ from malletrain.client.replica import Stopped
 from malletrain.client.snapshots import random_states, tensor_bytes
 from malletrain.client.training import Training
 from malletrain.client.warn_once import describe
+from malletrain.common.job_limits import PHASE_SECONDS
+
+
+class CollectiveLimit:
+    """The time limit of the collectives of a group that `init` has made; a script's own group keeps its own."""
+
+    def __init__(self) -> None:
+        """There is no such group."""
+        self._seconds: float | None = None
+
+    def begin(self, seconds: float) -> timedelta:
+        """The group is about to be made."""
+        self._seconds = seconds
+        return timedelta(seconds=seconds)
+
+    @contextmanager
+    def raised(self) -> Iterator[None]:
+        """While workers wait for one that reads or writes a checkpoint, which may take as long as any phase may."""
+        if self._seconds is None or self._seconds >= PHASE_SECONDS or not dist.is_initialized():
+            yield
+            return
+        _set_limit(PHASE_SECONDS)
+        try:
+            yield
+        finally:
+            _set_limit(self._seconds)
+
+
+def _set_limit(seconds: float) -> None:
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))
+
+
+collective_limit = CollectiveLimit()
+"""Of this process, which has one default process group."""
+
 
 _LOSS_SECONDS = 5.0
 """After a failed operation, how long to wait for the signal that another worker is lost."""

@@ -38,9 +38,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from malletrain.client import current_job
-from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps
-from malletrain.client.distributed import PlainTrainingState, init
+from malletrain.client.distributed import PlainTrainingState, collective_limit, init
 from malletrain.client.divided import DividedTraining
 from malletrain.client.gradient_noise import NoiseMeter
 from malletrain.client.neighbour_copies import NeighbourCopies

@@ -16,8 +16,15 @@ from types import FrameType, ModuleType
 from typing import NamedTuple, SupportsFloat, SupportsIndex
 
 from malletrain.client.commands import Command, CommandType, commands_after
-from malletrain.client.job_context import HOROVOD_MODULES, JobContext, read_job, read_rank
-from malletrain.client.leave_time import LeaveRequest, released_seconds, seconds_left
+from malletrain.client.job_context import (
+    HOROVOD_MODULES,
+    JobContext,
+    LeaveRequest,
+    read_job,
+    read_rank,
+    released_seconds,
+    seconds_left,
+)
 from malletrain.client.metric_log import MetricLog
 from malletrain.client.phases import DeclaredPhase, Phases
 from malletrain.client.reporting import SidecarProcess, StartSidecar, make_report, new_reporter_id, start_sidecar

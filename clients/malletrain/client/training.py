@@ -15,10 +15,9 @@ from malletrain.client import current_job, done, install_signal_handler, report,
 from malletrain.client.checkpoint_manager import CheckpointManager
 from malletrain.client.checkpoint_retention import CheckpointRetention
 from malletrain.client.extra_state import Stateful
-from malletrain.client.gradient_noise import NoiseMeter
+from malletrain.client.gradient_noise import NoiseMeter, NoiseReports, measured_every
 from malletrain.client.job_context import read_batch_per_worker
 from malletrain.client.lr_scaling import LearningRates, ScalingRule, ScalingRuleChoice, scaling_rule
-from malletrain.client.noise_reports import NoiseReports, measured_every
 from malletrain.client.replica import Replica, Stopped
 from malletrain.client.sampling import ElasticBatches, EpochOrder, Permute, WorkerSampler
 from malletrain.client.saving_marker import SavingMarker

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch")
 
-from malletrain.client.feeding.cores import usable_cores
+from malletrain.client.feeding.sizing import usable_cores
 from tests.client.feed.running import ENDLESS, PATIENCE, SIZE, FeedTrainings
 from tests.support.waiting import wait_until
 

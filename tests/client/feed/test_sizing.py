@@ -9,10 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from malletrain.client.feeding.cores import process_of, usable_cores
 from malletrain.client.feeding.pace import PaceMeter, SupplyMeter
 from malletrain.client.feeding.rate_memory import RememberedRates, memory_path, parse, recall, remember
-from malletrain.client.feeding.sizing import LOOK_SECONDS, GroupSizing, TrainerTimes
+from malletrain.client.feeding.sizing import LOOK_SECONDS, GroupSizing, TrainerTimes, process_of, usable_cores
 
 AFFINITY = len(os.sched_getaffinity(0))
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from malletrain.client.feeding.cores import process_of, usable_cores
 from malletrain.client.feeding.errors import FeedError, MovedError
 from malletrain.client.feeding.group import FeedGroup, log
 from malletrain.client.feeding.limits import FeedLimits
@@ -39,7 +38,7 @@ from malletrain.client.feeding.private_folder import check_peer
 from malletrain.client.feeding.ring_memory import HEAD_BYTES
 from malletrain.client.feeding.schedule import Delivery, FarAwayError, Task
 from malletrain.client.feeding.seeding import Preparation
-from malletrain.client.feeding.sizing import GroupSizing
+from malletrain.client.feeding.sizing import GroupSizing, process_of, usable_cores
 from malletrain.client.feeding.source import FeedSource
 
 _TICK_SECONDS = 0.1
