@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.agent.given_gpus import problem_of_one_gpu
+from malletrain.agent.environment import problem_of_one_gpu
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 from malletrain.agent.agent import Agent, AgentConfig
+from malletrain.agent.environment import problem_of_one_gpu
 from malletrain.agent.first_certificate import read_from_standard_input, take_from_pbs_script
-from malletrain.agent.given_gpus import problem_of_one_gpu
-from malletrain.agent.node_check.options import add_options, limits_of
+from malletrain.agent.node_check.judging import add_options, limits_of
 from malletrain.common.tasks import end_process
 from malletrain.tls.files import CertificateFileError
 from malletrain.tls.sources import RenewableCertificate

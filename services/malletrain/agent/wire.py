@@ -11,8 +11,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from malletrain.tls.channels import KEEPALIVE, NODE_CHANNEL
 from malletrain.tls.credentials import channel_credentials, peer_options
-from malletrain.tls.options import KEEPALIVE, NODE_CHANNEL
 from malletrain.tls.sources import CertificateSource
 
 MAX_REQUEST_BYTES = 4 << 20

@@ -18,8 +18,8 @@ from malletrain.common.commands import RunningCommand, start_command
 from malletrain.common.tasks import start_task
 from malletrain.dashboard.pages.what_if import WhatIf
 from malletrain.model.what_if import WhatIfComparison
-from malletrain.runtime.failures import log_failure
 from malletrain.runtime.kernel.documents import from_document
+from malletrain.runtime.logs import log_failure
 
 ValueT = TypeVar("ValueT")
 

@@ -42,8 +42,7 @@ from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.job_manager.storage.change import Submission
 from malletrain.job_manager.storage.retention import OwnerBytes, Retention, stored_bytes
 from malletrain.job_manager.storage.store import JobNumbers, JobStore
-from malletrain.job_manager.storage.tables import METADATA
-from malletrain.job_manager.storage.usage_store import UsageStore
+from malletrain.job_manager.storage.usage_store import METADATA, UsageStore
 from malletrain.job_manager.telemetry.change_spans import ChangeSpans
 from malletrain.job_manager.telemetry.metrics import JobManagerMetrics
 from malletrain.job_manager.usage_answers import UsageAnswers

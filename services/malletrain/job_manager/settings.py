@@ -15,10 +15,25 @@ from malletrain.common.job_limits import MAX_PHASE_SECONDS, JobLimits
 from malletrain.job_manager.charging import ChargeRate
 from malletrain.job_manager.machine.admission import MAX_BURST_BUFFER_GB, MAX_PLACES, MAX_WINDOW, AdmissionRule
 from malletrain.job_manager.machine.state import ManagerPolicy
-from malletrain.job_manager.notifications.settings import NotificationSettings
+from malletrain.job_manager.notifications.notices import NoticeKind
 from malletrain.job_manager.projects import PROJECT_NAME, PROJECT_NAME_IN_WORDS, ProjectRule
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.notices.settings import ReceiverSettings
 from malletrain.v1 import resources_pb2
+
+
+class NotificationSettings(ReceiverSettings):
+    """Whom to tell what has become of jobs."""
+
+    events: tuple[NoticeKind, ...] = Field(
+        default=(NoticeKind.COMPLETED, NoticeKind.FAILED, NoticeKind.WAITING),
+        description="What is told: `completed`, `failed`, `cancelled`, and `waiting`: a job has had no nodes for "
+        "`waiting_seconds`.",
+    )
+    waiting_seconds: float = Field(
+        default=3600.0, gt=0, le=1e8, description="After how long without nodes a job is said to be waiting."
+    )
+
 
 _CURRENCY = re.compile(r"[A-Za-z][A-Za-z -]*\Z")
 

@@ -41,15 +41,13 @@ from malletrain.monitor.stragglers.judging import WorkerTime
 from malletrain.monitor.stragglers.slow_nodes import StragglerBook
 from malletrain.monitor.training_metrics.history import LoggedValue, SamplesByTime, with_steps
 from malletrain.monitor.training_metrics.store import LoggedBatch, newest_values
-from malletrain.monitor.training_metrics.wire import (
+from malletrain.monitor.wire import (
     PAGE_SIZE,
     check_history_request,
-    history_response,
-    parse_metric_values,
-)
-from malletrain.monitor.wire import (
     commands_of,
+    history_response,
     listed_scaling_message,
+    parse_metric_values,
     parse_report,
     parse_worker_times,
     places_of,

@@ -1,9 +1,9 @@
-"""Converts between protobuf messages and the core's types, and checks what reporters send."""
+"""Converts between protobuf messages and the core's types, and checks what reporters and callers send."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from malletrain.model.scaling import ScaleCommand
 from malletrain.monitor.machine.progress import (
@@ -19,6 +19,15 @@ from malletrain.monitor.machine.stimuli import ScalesCommanded
 from malletrain.monitor.machine.trackers import JobScaling, JobTracker
 from malletrain.monitor.stragglers.judging import SlowWorker, WorkerTime
 from malletrain.monitor.stragglers.slow_nodes import JobPlace, SlowNode
+from malletrain.monitor.training_metrics.history import (
+    MAX_NAME_BYTES,
+    MAX_NAMES,
+    MAX_POINTS,
+    HistoryPoint,
+    LoggedValue,
+    at_most,
+)
+from malletrain.monitor.training_metrics.store import JobHistories
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.messages import FINAL_JOB_STATES, message_of
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
@@ -43,6 +52,10 @@ _MAX_RESCALE_SECONDS = 1e6
 _TOLD_SLOW_WORKERS = 16
 MAX_WORKERS = 2**24
 """Largest number of worker processes that is accepted."""
+MAX_VALUES = 1024
+"""How many values of training metrics one message may have."""
+PAGE_SIZE = 8
+"""Metrics in an answer, where the caller does not say how many."""
 
 
 def parse_report(request: monitor_pb2.ReportRequest) -> ReportedBatch:
@@ -279,3 +292,76 @@ def _check_times(name: str, column: Sequence[float]) -> None:
     unit = "seconds since the epoch" if name == "unix_seconds" else "seconds"
     expected = f"{unit}, from 0 to {MAX_SECONDS:.0f}"
     raise InvalidInputError(f"batch.{name}[{index}]", expected, column[index])
+
+
+def parse_metric_values(request: monitor_pb2.ReportRequest) -> tuple[LoggedValue, ...]:
+    """Check what a reporter has sent of its training's metrics.
+
+    Raises:
+        InvalidInputError: a field is outside its range.
+    """
+    if len(request.metric_values) > MAX_VALUES:
+        raise InvalidInputError("metric_values", f"at most {MAX_VALUES} entries", len(request.metric_values))
+    values: list[LoggedValue] = []
+    for index, value in enumerate(request.metric_values):
+        parsed = _parse_value(f"metric_values[{index}]", value)
+        if values and parsed.number <= values[-1].number:
+            raise InvalidInputError(f"metric_values[{index}].number", f"more than {values[-1].number}", parsed.number)
+        values.append(parsed)
+    return tuple(values)
+
+
+def check_history_request(request: monitor_pb2.GetMetricHistoryRequest) -> None:
+    """Check a request.
+
+    Raises:
+        InvalidInputError: a field is outside its range.
+    """
+    if not 0 < len(request.job_id) <= 256:
+        raise InvalidInputError("job_id", "a job identifier of 1 to 256 characters", request.job_id[:300])
+    if len(request.names) > MAX_NAMES:
+        raise InvalidInputError("names", f"at most {MAX_NAMES} names", len(request.names))
+    for index, name in enumerate(request.names):
+        _check_name(f"names[{index}]", name)
+    if request.max_points and not 2 <= request.max_points <= MAX_POINTS:
+        raise InvalidInputError("max_points", f"0, or 2 to {MAX_POINTS}", request.max_points)
+    _check_range("page_size", request.page_size, 0, MAX_NAMES)
+    if request.page_token:
+        _check_name("page_token", request.page_token)
+
+
+def history_response(stored: JobHistories, max_points: int) -> monitor_pb2.GetMetricHistoryResponse:
+    """The answer to a request for what a script has logged.
+
+    Args:
+        stored: What is stored of the job.
+        max_points: Most points of each metric; 0: all that are kept.
+    """
+    histories = [
+        monitor_pb2.MetricHistory(name=name, points=_points(at_most(points, max_points or MAX_POINTS)))
+        for name, points in stored.histories.items()
+    ]
+    token = histories[-1].name if stored.more and histories else ""
+    return monitor_pb2.GetMetricHistoryResponse(histories=histories, next_page_token=token)
+
+
+def _parse_value(field: str, value: monitor_pb2.MetricValue) -> LoggedValue:
+    _check_name(f"{field}.name", value.name)
+    _check_range(f"{field}.number", value.number, 1, MAX_POSITION)
+    if not 0 <= value.unix_seconds <= MAX_SECONDS:
+        expected = f"seconds since the epoch, from 0 to {MAX_SECONDS:.0f}"
+        raise InvalidInputError(f"{field}.unix_seconds", expected, value.unix_seconds)
+    _check_range(f"{field}.step", value.step, 0, MAX_POSITION)
+    if not math.isfinite(value.value):
+        raise InvalidInputError(f"{field}.value", "a finite number", value.value)
+    step = value.step if value.HasField("step") else None
+    return LoggedValue(value.name, value.number, value.unix_seconds, step, value.value)
+
+
+def _check_name(field: str, name: str) -> None:
+    if not 0 < len(name.encode()) <= MAX_NAME_BYTES or not name.isprintable():
+        raise InvalidInputError(field, f"1 to {MAX_NAME_BYTES} bytes of printable characters", name[:300])
+
+
+def _points(points: Iterable[HistoryPoint]) -> list[monitor_pb2.MetricPoint]:
+    return [message_of(monitor_pb2.MetricPoint, point) for point in points]

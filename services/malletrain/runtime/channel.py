@@ -11,10 +11,9 @@ import grpc.aio
 from malletrain.runtime.access.credentials import Credential, ServiceCredential, showing, showing_blocking
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.peer import Peer
-from malletrain.tls.channels import renewing_blocking_channel, renewing_channel
+from malletrain.tls.channels import CONNECT_SECONDS, renewing_blocking_channel, renewing_channel
 from malletrain.tls.credentials import authority_credentials, peer_options
 from malletrain.tls.files import CertificateFileError
-from malletrain.tls.options import CONNECT_SECONDS
 
 DEADLINE_SECONDS = 5.0
 """Deadline of most unary calls, in seconds."""

@@ -164,3 +164,8 @@ def refusal_logger(name: str, usual: Any = None) -> Any:
     if _apart is None:
         return structlog.get_logger(name) if usual is None else usual
     return _apart if usual is None else _apart.bind(**structlog.get_context(usual))
+
+
+def log_failure(error: BaseException) -> None:
+    """Log an error with its traceback."""
+    structlog.get_logger(__name__).error("a task has failed", error=repr(error), exc_info=error)

@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import sys
 
-from malletrain.agent.node_check.options import add_options, limits_of
+from malletrain.agent.node_check.judging import add_options, limits_of
 from malletrain.agent.node_check.running import check_node
 
 

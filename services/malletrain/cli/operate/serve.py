@@ -22,8 +22,7 @@ from malletrain.common.tasks import lasting, start_task
 from malletrain.runtime.access.installation import Installation, open_installation
 from malletrain.runtime.access.token_file import ViewerFolder
 from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.failures import log_failure
-from malletrain.runtime.logs import configure_logging, keep_refusals_apart, refusal_file
+from malletrain.runtime.logs import configure_logging, keep_refusals_apart, log_failure, refusal_file
 from malletrain.runtime.metrics.process import metrics_of_process
 from malletrain.runtime.process import Service, run_service
 from malletrain.runtime.stalls import short_collections, stalls_logged

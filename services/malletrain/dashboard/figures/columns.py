@@ -16,7 +16,7 @@ from malletrain.dashboard.figures.colours import Colours
 from malletrain.observer.facts import HeldFact, StallFact
 from malletrain.observer.history import USES, History, Minute, NodePeriod, RatePoint, changed_fragments
 from malletrain.observer.job_facts import CurveFact
-from malletrain.scavenger.machine.survival import fit
+from malletrain.scavenger.machine.stays import fit
 
 Columns = dict[str, list[Any]]
 

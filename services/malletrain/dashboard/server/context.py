@@ -15,7 +15,7 @@ from malletrain.dashboard.one_time_links import OneTimeLinks
 from malletrain.dashboard.pages.page import Page, SharedData
 from malletrain.dashboard.server.link_peers import OwnerOf, owner_by_kernel
 from malletrain.dashboard.server.page_access import Sessions
-from malletrain.runtime.failures import log_failure
+from malletrain.runtime.logs import log_failure
 
 
 @dataclass

@@ -27,7 +27,7 @@ from malletrain.dashboard.pages.page import Page, SharedData, place_of
 from malletrain.dashboard.pages.selection import ZONE_COOKIE, Selection, zone_named
 from malletrain.dashboard.server.context import ServerContext
 from malletrain.dashboard.templates.files import SCRIPTS_COOKIE, scripts_version
-from malletrain.runtime.failures import log_failure
+from malletrain.runtime.logs import log_failure
 
 UNUSED_S = 60.0
 """How long a document waits for its browser, which may be busy."""

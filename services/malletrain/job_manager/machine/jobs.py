@@ -9,7 +9,6 @@ from enum import StrEnum
 from malletrain.common import environment as env
 from malletrain.common.job_limits import DEFAULT_LIMITS, JobLimits
 from malletrain.fleet.spec import FleetSpec
-from malletrain.job_manager.machine.node_lists import whole_replicas
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.job_state import JobState
 from malletrain.model.job_terms import JobTerms, bounded_weight
@@ -18,8 +17,6 @@ from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
 from malletrain.model.scaling import ScaleCommand, ScalingPoint
 
 DEFAULT_MAX_RESTARTS = 3
-
-
 MAX_GPUS_PER_NODE = 1024
 
 
@@ -422,3 +419,31 @@ def fleet_id(first_number: int) -> str:
 def first_member(fleet_id: str) -> str:
     """Identifier of the first member of a fleet, e.g. "j000012" of "f000012"."""
     return f"j{fleet_id[1:]}"
+
+
+# Of lists of nodes. A job may have a thousand: what is looked up in the other list is a set.
+
+
+def within(nodes: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
+    """The nodes that are among the others, in their order."""
+    known = frozenset(others)
+    return tuple(node for node in nodes if node in known)
+
+
+def whole_replicas(nodes: Sequence[str], others: Iterable[str], size: int) -> tuple[str, ...]:
+    """The nodes of those replicas that are among the others with all their nodes, in their order.
+
+    Args:
+        nodes: The nodes of each replica follow each other.
+        others: Nodes.
+        size: Nodes of each replica; 1: it is the same as `within`.
+    """
+    known = frozenset(others)
+    replicas = (nodes[first : first + size] for first in range(0, len(nodes) - len(nodes) % size, size))
+    return tuple(node for replica in replicas if known.issuperset(replica) for node in replica)
+
+
+def without(nodes: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
+    """The nodes that are not among the others, in their order."""
+    known = frozenset(others)
+    return tuple(node for node in nodes if node not in known)

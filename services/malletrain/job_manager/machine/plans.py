@@ -10,8 +10,7 @@ from malletrain.job_manager.machine.admitting import admit
 from malletrain.job_manager.machine.dependencies import follow_dependencies
 from malletrain.job_manager.machine.job_marks import JobMark, is_settled
 from malletrain.job_manager.machine.job_table import Claims
-from malletrain.job_manager.machine.jobs import MAX_GPUS_PER_NODE, Job, StopIntent, after_failure
-from malletrain.job_manager.machine.node_lists import within, without
+from malletrain.job_manager.machine.jobs import MAX_GPUS_PER_NODE, Job, StopIntent, after_failure, within, without
 from malletrain.job_manager.machine.state import Notice, Omission
 from malletrain.job_manager.machine.stimuli import PlanReceived
 from malletrain.job_manager.machine.transaction import Transaction

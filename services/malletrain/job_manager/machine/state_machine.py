@@ -12,9 +12,17 @@ from malletrain.job_manager.machine.dependencies import Unfinished, waiting_reas
 from malletrain.job_manager.machine.effects import Effect, required_effects
 from malletrain.job_manager.machine.hangs import is_long, late_change, presumed_hang
 from malletrain.job_manager.machine.job_marks import JobMark
-from malletrain.job_manager.machine.jobs import Dependencies, Job, JobSpec, NodeRelease, StopIntent, after_failure
+from malletrain.job_manager.machine.jobs import (
+    Dependencies,
+    Job,
+    JobSpec,
+    NodeRelease,
+    StopIntent,
+    after_failure,
+    within,
+    without,
+)
 from malletrain.job_manager.machine.metering import meter, move_usage
-from malletrain.job_manager.machine.node_lists import within, without
 from malletrain.job_manager.machine.plans import apply_plan, first_whole, reconcile
 from malletrain.job_manager.machine.sharing import keep_ledger
 from malletrain.job_manager.machine.state import JobEvent, ManagerPolicy, ManagerState, Notice, Omission

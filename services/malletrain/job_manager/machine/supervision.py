@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from malletrain.job_manager.machine.jobs import Job, NodeRelease, StopIntent
-from malletrain.job_manager.machine.node_lists import within, without
+from malletrain.job_manager.machine.jobs import Job, NodeRelease, StopIntent, within, without
 from malletrain.job_manager.machine.scale_faults import describe, has_trained_elsewhere, is_scale_fault, with_fault
 from malletrain.job_manager.machine.stimuli import NodesReleased, Outcome, SupervisorEnded, SupervisorSeen
 from malletrain.job_manager.machine.transaction import Transaction

@@ -17,7 +17,7 @@ import structlog
 from malletrain.common.files import write_atomically
 from malletrain.job_manager.machine.jobs import Job, job_number
 from malletrain.job_manager.notifications.notices import JobNotice, NoticeKind, Waits, due_waits, end_notice, waits_now
-from malletrain.job_manager.notifications.settings import NotificationSettings
+from malletrain.job_manager.settings import NotificationSettings
 from malletrain.job_manager.storage.store import JobStore
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.database.errors import DatabaseUnavailableError

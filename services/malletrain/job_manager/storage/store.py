@@ -36,8 +36,10 @@ from malletrain.job_manager.machine.jobs import Job, JobSpec, job_id, job_number
 from malletrain.job_manager.machine.state import JobEvent, ManagerState
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.job_manager.storage.change import Change, Submission
-from malletrain.job_manager.storage.tables import BIG_INTEGER, METADATA, chunks
 from malletrain.job_manager.storage.usage_store import (
+    BIG_INTEGER,
+    METADATA,
+    chunks,
     count_last_samples,
     give_owner,
     keep_removed,

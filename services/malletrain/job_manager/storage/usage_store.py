@@ -6,17 +6,19 @@ what is stored once counts once, whatever is killed in between.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     ColumnElement,
     Connection,
     Engine,
     Float,
     Integer,
+    MetaData,
     Row,
     Select,
     String,
@@ -43,8 +45,20 @@ from malletrain.job_manager.machine.usage import (
     month_name,
     month_of,
 )
-from malletrain.job_manager.storage.tables import BIG_INTEGER, METADATA, chunks
 from malletrain.job_manager.storage.usage_query import MAX_SUMS, StoredUsage, UsageKey, UsageQuery, UsageSum
+
+_T = TypeVar("_T")
+
+METADATA = MetaData()
+BIG_INTEGER = BigInteger().with_variant(Integer, "sqlite")
+_MAX_VALUES = 500
+"""Of one query: some builds of SQLite take no more than 999, and a submission has up to 10,000 jobs."""
+
+
+def chunks(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """As many values at a time as one query may have."""
+    return (values[begin : begin + _MAX_VALUES] for begin in range(0, len(values), _MAX_VALUES))
+
 
 _SUMS = ("node_seconds", "gpu_seconds", "lost_node_seconds", "samples", "preemptions")
 

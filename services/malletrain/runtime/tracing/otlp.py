@@ -24,7 +24,7 @@ from malletrain.common.trace_context import TraceContext
 from malletrain.common.version import VERSION
 from malletrain.runtime.access.keys import read_private
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.runtime.failures import log_failure
+from malletrain.runtime.logs import log_failure
 from malletrain.runtime.tracing.settings import TracingSettings
 from malletrain.runtime.tracing.spans import Attribute, Span, attributes_of
 
