@@ -15,7 +15,7 @@ import grpc
 import psutil
 import pytest
 
-from malletrain.agent.job_owner import JobOwner, owner_of
+from malletrain.agent.environment import JobOwner, owner_of
 from malletrain.common import environment as env
 from malletrain.common.accounts import AccountError, account_named
 from malletrain.runtime.access.pki import issue_to_job

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.client.metric_log import MetricLog
-from malletrain.client.metric_ring import MetricReader, RingMetric, put_metric
 from malletrain.client.monitor_stream import MetricOutbox
-from malletrain.client.ring import METRIC_SLOTS, METRICS_TAKEN, Ring, create_ring
+from malletrain.client.ring import METRIC_SLOTS, METRICS_TAKEN, MetricReader, Ring, RingMetric, create_ring, put_metric
 from malletrain.client.warn_once import WarnOnce
 from tests.client.conftest import StartTrainer
 from tests.client.peers import RecordingMonitor

@@ -6,8 +6,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from malletrain.client.tracker_note import TrackerNote, active_mlflow_run
-from malletrain.client.trackers import note_mlflow_run, set_variables
+from malletrain.client.trackers import TrackerNote, active_mlflow_run, note_mlflow_run, set_variables
 from malletrain.client.warn_once import WarnOnce
 from malletrain.common import job_folder
 from malletrain.common.tracker_runs import MLFLOW_RUN_FILE

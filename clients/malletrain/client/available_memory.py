@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from malletrain.client.sizes import in_words
+from malletrain.client.warn_once import in_words
 
 _AVAILABLE = re.compile(r"^MemAvailable: *(\d+) kB$", re.MULTILINE)
 _V2 = ("memory.max", "memory.current", "inactive_file", "active_file")

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from malletrain.client.sizes import in_words
+from malletrain.client.warn_once import in_words
 
 _SAVES = 8
 

@@ -8,8 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from malletrain.client.sizes import in_words
-from malletrain.client.warn_once import WarnOnce
+from malletrain.client.warn_once import WarnOnce, in_words
 
 _FEW = 3
 _LITTLE_ROOM = "little room"

@@ -8,8 +8,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import SupportsFloat, SupportsIndex
 
-from malletrain.client.metric_ring import MAX_NAME_BYTES, NO_STEP, put_metric
-from malletrain.client.ring import Ring
+from malletrain.client.ring import MAX_NAME_BYTES, NO_STEP, Ring, put_metric
 from malletrain.client.warn_once import WarnOnce, describe
 
 MAX_METRICS = 32

@@ -14,9 +14,8 @@ from typing import Generic, TypeVar
 
 import grpc
 
-from malletrain.client.metric_ring import NO_STEP, RingMetric
 from malletrain.client.own_times import WorkerTimes
-from malletrain.client.ring import METRIC_SLOTS, RingRecord
+from malletrain.client.ring import METRIC_SLOTS, NO_STEP, RingMetric, RingRecord
 from malletrain.common import environment as env
 from malletrain.common.addresses import is_loopback
 from malletrain.tls.channels import renewing_blocking_channel

@@ -34,9 +34,8 @@ from malletrain.client.shard_parts import (
     unpacked,
     write_part,
 )
-from malletrain.client.sizes import in_words
 from malletrain.client.snapshots import tensor_bytes
-from malletrain.client.warn_once import describe
+from malletrain.client.warn_once import describe, in_words
 
 _MAX_OF_THE_LOOP = 0.05
 """Largest share of the time that the training loop waits for copies."""

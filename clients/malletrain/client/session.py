@@ -47,7 +47,7 @@ from malletrain.client.ring import (
     rate_word,
 )
 from malletrain.client.step_times import StepTimesTeller
-from malletrain.client.tracker_note import TrackerNote
+from malletrain.client.trackers import TrackerNote
 from malletrain.client.warn_once import WarnOnce, describe
 from malletrain.common.environment import JOB_ID
 from malletrain.common.files import write_atomically

@@ -21,7 +21,6 @@ from queue import Empty, SimpleQueue
 import grpc
 
 from malletrain.client.commands import Command, CommandType, put_command
-from malletrain.client.metric_ring import MetricReader
 from malletrain.client.monitor_stream import (
     MetricOutbox,
     MonitorStream,
@@ -48,6 +47,7 @@ from malletrain.client.ring import (
     SAVE_ERROR,
     SAVE_FAILURES,
     SAVES,
+    MetricReader,
     PhaseReader,
     Ring,
     RingPhase,

@@ -31,3 +31,8 @@ class WarnOnce:
 def describe(error: Exception) -> str:
     """Type and message of an error, even if its message can't be converted to text."""
     return traceback.format_exception_only(error)[-1].strip()
+
+
+def in_words(size: float) -> str:
+    """A number of bytes, in MB below 1 GB."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from malletrain.agent.environment import worker_environment
-from malletrain.agent.job_owner import JobOwner
+from malletrain.agent.environment import JobOwner, worker_environment
 from malletrain.agent.node_cgroups import NodeCgroups
 from malletrain.agent.node_check.judging import CheckLimits
 from malletrain.agent.node_check.running import check_node, measure_speed

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from malletrain.common import environment as env
-from malletrain.common.accounts import Account, account_environment
+from malletrain.common.accounts import Account, AccountError, account_environment, account_of
 from malletrain.common.gpus import gpu_number, visible_gpu
+from malletrain.tls.names import PeerJob
 
 _BATCH_VARIABLES = ("SLURM_", "PBS_", "PMI_", "PMIX_")
 """Prefixes of the placeholder's variables. Frameworks that see them believe that srun or mpirun started them."""
@@ -84,3 +86,36 @@ def problem_of_one_gpu(environment: Mapping[str, str]) -> str:
 
 def _devices(value: str) -> int:
     return sum(1 for device in value.split(",") if device.strip())
+
+
+@dataclass(frozen=True)
+class JobOwner:
+    """Whose workers a session is for.
+
+    Attributes:
+        job_id: The only job for which the supervisor may speak.
+        account: As whom its workers run; None: as the agent.
+    """
+
+    job_id: str
+    account: Account | None
+
+
+def owner_of(job: PeerJob | None) -> JobOwner | None:
+    """Whose workers a supervisor may start.
+
+    Returns:
+        None if its certificate is that of all supervisors, which JobManager gives to none of a user.
+
+    Raises:
+        AccountError: this node does not know the user, or the agent may not start anything as that user.
+    """
+    if job is None:
+        return None
+    if job.user_id == 0:
+        raise AccountError("the certificate names no user")
+    if job.user_id == os.geteuid():
+        return JobOwner(job.job_id, None)
+    if os.geteuid() != 0:
+        raise AccountError(f"the agent is not root, and can't run workers as user id {job.user_id}")
+    return JobOwner(job.job_id, account_of(job.user_id))

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 
-from malletrain.agent.environment import worker_environment
-from malletrain.agent.job_owner import JobOwner
+from malletrain.agent.environment import JobOwner, worker_environment
 from malletrain.agent.node_cgroups import NodeCgroups
 from malletrain.agent.sweeps import Sweeps, SweepsAtOnce
 from malletrain.agent.wire import has_unknown_fields

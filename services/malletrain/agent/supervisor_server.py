@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from malletrain.agent.job_owner import JobOwner, owner_of
+from malletrain.agent.environment import JobOwner, owner_of
 from malletrain.agent.peer_queue import PeerQueue
 from malletrain.agent.session import SupervisorSession, WorkerRequestError
 from malletrain.agent.wire import Log, Malformed, Parser, new_server

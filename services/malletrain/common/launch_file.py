@@ -5,8 +5,8 @@ Files of earlier versions lack what came later, and supervisors of earlier versi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from malletrain.common.job_limits import DEFAULT_LIMITS, JobLimits
@@ -97,6 +97,10 @@ class Launch:
     cgroup: str = ""
 
 
+_PLAIN: Mapping[Any, Callable[[Any], Any]] = {"str": str, "int": int, "float": float, "bool": bool}
+"""What makes a plain field, by its annotation. Other fields are made by hand."""
+
+
 def launch_document(launch: Launch) -> dict[str, Any]:
     """The content of the file."""
     document = {entry.name: getattr(launch, entry.name) for entry in fields(Launch)}
@@ -121,41 +125,26 @@ def launch_from_document(raw: Mapping[str, Any]) -> Launch:
     Raises:
         ValueError, KeyError, TypeError: it is no launch.
     """
+    plain: dict[str, Any] = {
+        entry.name: _PLAIN[entry.type](raw[entry.name])
+        for entry in fields(Launch)
+        if entry.type in _PLAIN and (entry.name in raw or entry.default is MISSING)
+    }
+    # Protection is given up by nothing else that counts as true.
+    plain["accepts_open_store"] = raw.get("accepts_open_store") is True
     return Launch(
-        job_id=raw["job_id"],
-        backend=raw["backend"],
+        **plain,
         command=tuple(raw["command"]),
-        working_directory=raw["working_directory"],
         environment=dict(raw["environment"]),
-        slots_per_node=int(raw["slots_per_node"]),
-        socket=raw["socket"],
-        sequence=int(raw["sequence"]),
-        instance_id=str(raw.get("instance_id", "")),
-        incarnation=int(raw.get("incarnation", 0)),
-        backend_named=bool(raw.get("backend_named", True)),
-        min_nodes=int(raw.get("min_nodes", 1)),
-        max_nodes=int(raw.get("max_nodes", 1)),
-        nodes_per_replica=int(raw.get("nodes_per_replica", 1)),
-        fixed_replicas=bool(raw.get("fixed_replicas", False)),
         hosts={host["name"]: int(host["slots"]) for host in raw["hosts"]},
         agents={
             host["name"]: AgentAddress(str(host["agent"]), str(host.get("agent_name", "")))
             for host in raw["hosts"]
             if host.get("agent")
         },
-        certificate_file=str(raw.get("certificate_file", "")),
-        address=str(raw.get("address", "127.0.0.1")),
         interfaces=tuple(raw.get("interfaces", ("lo",))),
-        cold_start=bool(raw.get("cold_start", False)),
-        standby_memory_bytes=int(raw.get("standby_memory_bytes", 0)),
-        keep_seconds=float(raw.get("keep_seconds", 0.0)),
         limits=_limits(raw.get("limits", {})),
-        idle_report_seconds=float(raw.get("idle_report_seconds", 30.0)),
         user_id=None if raw.get("user_id") is None else int(raw["user_id"]),
-        restarts_left=int(raw.get("restarts_left", _DEFAULT_RESTARTS)),
-        traceparent=str(raw.get("traceparent", "")),
-        accepts_open_store=raw.get("accepts_open_store") is True,
-        cgroup=str(raw.get("cgroup", "")),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from malletrain.client.feeding.ownership import BLOCK
+from malletrain.client.feeding.peer_share import BLOCK
 from malletrain.client.sampling import EpochOrder
 from malletrain.common.files import make_private_folder
 from malletrain.common.job_folder import FEED_CERTIFICATE_FILE

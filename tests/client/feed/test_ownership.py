@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.client.feeding.ownership import BLOCK, owner_of, team_of
+from malletrain.client.feeding.peer_share import BLOCK, owner_of, team_of
 
 NAMES = st.text("0123456789abcdef", min_size=1, max_size=4)
 FEEDS = st.sets(NAMES, min_size=1, max_size=12)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from malletrain.client.feeding.codec import decode
 from malletrain.client.feeding.errors import FeedError
 from malletrain.client.feeding.limits import FeedLimits
-from malletrain.client.feeding.ownership import BLOCK
 from malletrain.client.feeding.pace import PaceMeter, SupplyMeter
+from malletrain.client.feeding.peer_share import BLOCK
 from malletrain.client.feeding.peering import GroupPeers, KnownPeers
 from malletrain.client.feeding.preparing import PreparedSample, PreparingCosts, PreparingProcess, TaskOutcome
 from malletrain.client.feeding.ring_memory import HEAD_BYTES, FeedRingWriter

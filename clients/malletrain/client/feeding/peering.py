@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from malletrain.client.feeding.errors import FeedError, NotSharingError
-from malletrain.client.feeding.ownership import owner_of, team_of
 from malletrain.client.feeding.peer_link import PeerIdentity, PeerLink
 from malletrain.client.feeding.peer_registry import PeerAddress
-from malletrain.client.feeding.peer_share import PeerPause
+from malletrain.client.feeding.peer_share import PeerPause, owner_of, team_of
 from malletrain.client.feeding.schedule import Task
 from malletrain.client.warn_once import WarnOnce
 
