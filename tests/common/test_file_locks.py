@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 from pathlib import Path
 
-from malletrain.common.files import is_locked
+from malletrain.common.file_locks import is_locked
 
 
 def test_a_lock_is_seen_as_long_as_it_is_held(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from malletrain.caller.settings import InstallationView
-from malletrain.common.files import is_locked
+from malletrain.common.file_locks import is_locked
 from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel, service_of
 from malletrain.runtime.errors import MalleTrainError

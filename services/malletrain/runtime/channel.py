@@ -11,7 +11,7 @@ import grpc.aio
 from malletrain.runtime.access.credentials import Credential, ServiceCredential, showing, showing_blocking
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.peer import Peer
-from malletrain.tls.channels import CONNECT_SECONDS, renewing_blocking_channel, renewing_channel
+from malletrain.tls.channels import CONNECT_SECONDS, WrappedChannel, renewing_blocking_channel, renewing_channel
 from malletrain.tls.credentials import authority_credentials, peer_options
 from malletrain.tls.files import CertificateFileError
 
@@ -84,7 +84,7 @@ def open_blocking_channel(peer: Peer, credential: Credential | ServiceCredential
         )
     except CertificateFileError as error:
         raise _unusable(error) from error
-    bounded = cast("grpc.Channel", _BoundedChannel(channel, peer.service))
+    bounded = _bounded(channel, peer.service)
     return bounded if credential is None else showing_blocking(bounded, _towards(peer, credential))
 
 
@@ -97,41 +97,17 @@ def service_of(error: grpc.RpcError) -> str:
     return next((note.removeprefix(_NOTE) for note in notes if note.startswith(_NOTE)), "")
 
 
-class _BoundedChannel:
-    """A blocking channel whose calls have a deadline, and whose errors name the service."""
+def _bounded(channel: grpc.Channel, service: str) -> grpc.Channel:
+    """A blocking channel whose calls have a deadline, unless they answer by a stream, and whose errors name it."""
 
-    def __init__(self, channel: Any, service: str) -> None:
-        self._channel = channel
-        self._service = service
+    def wrap(method: Any, kind: str) -> Any:
+        return _BoundedCall(method, service, None if kind.endswith("_stream") else DEADLINE_SECONDS)
 
-    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
-        return _BoundedCall(self._channel.unary_unary(*arguments, **options), self._service, DEADLINE_SECONDS)
-
-    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
-        return _BoundedCall(self._channel.unary_stream(*arguments, **options), self._service, None)
-
-    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
-        return _BoundedCall(self._channel.stream_unary(*arguments, **options), self._service, DEADLINE_SECONDS)
-
-    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
-        return _BoundedCall(self._channel.stream_stream(*arguments, **options), self._service, None)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
-
-    def __enter__(self) -> Any:
-        self._channel.__enter__()
-        return self
-
-    def __exit__(self, *raised: Any) -> Any:
-        return self._channel.__exit__(*raised)
+    return cast("grpc.Channel", WrappedChannel(channel, wrap))
 
 
 class _BoundedCall:
-    """A method of such a channel.
-
-    Without an interceptor of gRPC: these replace the calls by others, which lack some methods.
-    """
+    """A method of such a channel."""
 
     def __init__(self, inner: Any, service: str, seconds: float | None) -> None:
         self._inner = inner

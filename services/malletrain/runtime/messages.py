@@ -18,7 +18,6 @@ from malletrain.v1 import resources_pb2
 
 if TYPE_CHECKING:
     from malletrain.model.job_terms import JobTerms
-from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
 
 MessageT = TypeVar("MessageT", bound=Message)
 _PREFIX = "JOB_STATE_"
@@ -117,24 +116,3 @@ def terms_of(spec: resources_pb2.JobSpec) -> JobTerms:
 
 FINAL_JOB_STATES = frozenset(job_state_value(state) for state in JobState if state.final)
 """Protobuf values of the states in which a job stays for ever."""
-
-
-def needs_from_proto(message: resources_pb2.NodeNeeds) -> NodeNeeds:
-    """The needs of a message, as they are; those of an absent one are none."""
-    if not message.ByteSize():
-        return NO_NEEDS
-    return NodeNeeds(
-        message.gpu,
-        message.constraint,
-        message.pool,
-        tuple(message.excluded_nodes),
-        message.gpu_memory_mib,
-        message.gpus,
-        message.cores,
-        message.memory_mib,
-    )
-
-
-def needs_to_proto(needs: NodeNeeds) -> resources_pb2.NodeNeeds | None:
-    """Needs as a message; None: any node suits."""
-    return message_of(resources_pb2.NodeNeeds, needs) if needs else None

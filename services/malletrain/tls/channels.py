@@ -44,7 +44,67 @@ class _Connection:
         self.calls = 0
 
 
-class _RenewingChannel:
+class ChannelMethods:
+    """What makes the methods of a channel, for channels around another one: what stubs ask a channel for."""
+
+    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
+        """A method with one request and one response."""
+        return self._method("unary_unary", arguments, options)
+
+    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
+        """A method with one request and a stream of responses."""
+        return self._method("unary_stream", arguments, options)
+
+    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
+        """A method with a stream of requests and one response."""
+        return self._method("stream_unary", arguments, options)
+
+    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
+        """A method with streams of both."""
+        return self._method("stream_stream", arguments, options)
+
+    def _method(self, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """The method of a kind, such as `unary_unary`."""
+        raise NotImplementedError
+
+
+class WrappedChannel(ChannelMethods):
+    """Another channel, whose methods are wrapped. All else is its own.
+
+    Without gRPC's interceptors, which replace the call objects of a channel by others with fewer methods.
+    """
+
+    def __init__(self, channel: Any, wrap: Callable[[Any, str], Any]) -> None:
+        """
+        Args:
+            channel: The channel.
+            wrap: Returns what stands for a method of it, given that and its kind, such as `unary_unary`.
+        """
+        self._channel = channel
+        self._wrap = wrap
+
+    def _method(self, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        return self._wrap(getattr(self._channel, kind)(*arguments, **options), kind)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def __enter__(self) -> Any:
+        self._channel.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> Any:
+        return self._channel.__exit__(*raised)
+
+    async def __aenter__(self) -> Any:
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> Any:
+        return await self._channel.__aexit__(*raised)
+
+
+class _RenewingChannel(ChannelMethods):
     """A channel whose methods choose the connection at each call."""
 
     def __init__(self, path: Path, connect: Callable[[], Any]) -> None:
@@ -54,17 +114,8 @@ class _RenewingChannel:
         self._current = self._connected(file_stamp(path))
         self._replaced: list[_Connection] = []
 
-    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
-        return _Method(self, lambda channel: channel.unary_unary(*arguments, **options))
-
-    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
-        return _Method(self, lambda channel: channel.unary_stream(*arguments, **options))
-
-    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
-        return _Method(self, lambda channel: channel.stream_unary(*arguments, **options))
-
-    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
-        return _Method(self, lambda channel: channel.stream_stream(*arguments, **options))
+    def _method(self, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        return _Method(self, lambda channel: getattr(channel, kind)(*arguments, **options))
 
     def __getattr__(self, name: str) -> Any:
         """What concerns the connection, such as `channel_ready`."""

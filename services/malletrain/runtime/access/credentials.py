@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 import grpc
 import grpc.aio
 
 from malletrain.runtime.access.identity import Identity, Role
 from malletrain.runtime.clock import Clock
-
-if TYPE_CHECKING:
-    pass  # it imports what signs, which most callers never do
+from malletrain.tls.channels import WrappedChannel
 
 HEADER = "authorization"
 SCHEME = "Bearer "
@@ -115,52 +113,16 @@ class _Call:
         return (*(metadata or ()), *header_of(self._credential))
 
 
-class _ShowingChannel:
-    """A channel whose methods show a credential.
-
-    gRPC's call credentials are refused on channels without TLS, and its interceptors replace the call objects of an
-    event loop by slower ones with fewer methods.
-    """
-
-    def __init__(self, channel: Any, credential: Credential) -> None:
-        self._channel = channel
-        self._credential = credential
-
-    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
-        return _Call(self._channel.unary_unary(*arguments, **options), self._credential)
-
-    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
-        return _Call(self._channel.unary_stream(*arguments, **options), self._credential)
-
-    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
-        return _Call(self._channel.stream_unary(*arguments, **options), self._credential)
-
-    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
-        return _Call(self._channel.stream_stream(*arguments, **options), self._credential)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
-
-    def __enter__(self) -> Any:
-        self._channel.__enter__()
-        return self
-
-    def __exit__(self, *raised: Any) -> Any:
-        return self._channel.__exit__(*raised)
-
-    async def __aenter__(self) -> Any:
-        await self._channel.__aenter__()
-        return self
-
-    async def __aexit__(self, *raised: Any) -> Any:
-        return await self._channel.__aexit__(*raised)
+def _showing(channel: Any, credential: Credential) -> WrappedChannel:
+    """A channel whose methods show a credential: gRPC's call credentials are refused on channels without TLS."""
+    return WrappedChannel(channel, lambda method, _kind: _Call(method, credential))
 
 
 def showing(channel: grpc.aio.Channel, credential: Credential) -> grpc.aio.Channel:
     """A channel of an event loop that shows a credential with each call."""
-    return cast("grpc.aio.Channel", _ShowingChannel(channel, credential))
+    return cast("grpc.aio.Channel", _showing(channel, credential))
 
 
 def showing_blocking(channel: grpc.Channel, credential: Credential) -> grpc.Channel:
     """A blocking channel that shows a credential with each call."""
-    return cast("grpc.Channel", _ShowingChannel(channel, credential))
+    return cast("grpc.Channel", _showing(channel, credential))
