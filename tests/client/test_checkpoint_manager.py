@@ -17,7 +17,7 @@ import torch
 
 from malletrain.client import checkpoint_manager
 from malletrain.client.checkpoint_manager import CheckpointManager, SaveStatistics
-from malletrain.client.checkpoint_retention import CheckpointRetention
+from malletrain.client.checkpoints import CheckpointRetention
 
 
 class State:

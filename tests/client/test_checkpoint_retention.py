@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.client.checkpoint_retention import CheckpointRetention, SaveRate
+from malletrain.client.checkpoints import CheckpointRetention, SaveRate
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.client.checkpoint_retention import CheckpointRetention
-from malletrain.client.checkpoints import Checkpoints
+from malletrain.client.checkpoints import CheckpointRetention, Checkpoints
 from malletrain.client.checksum import ChecksumWriter
 from malletrain.client.disk_room import DiskRoom, free_bytes, size_of
 from malletrain.client.warn_once import WarnOnce

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from malletrain.client import sharded_checkpoints
-from malletrain.client.checkpoint_retention import CheckpointRetention
+from malletrain.client.checkpoints import CheckpointRetention
 from malletrain.client.disk_room import DiskRoom
 from malletrain.client.sharded_checkpoints import ShardedCheckpoints
 from malletrain.client.snapshots import tensor_bytes

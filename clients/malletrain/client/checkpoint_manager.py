@@ -16,8 +16,7 @@ from typing import Any
 
 from malletrain.client import note_save, phase
 from malletrain.client.available_memory import available_memory, fits_in_memory, no_copy
-from malletrain.client.checkpoint_retention import CheckpointRetention, SaveRate
-from malletrain.client.checkpoints import Checkpoints, UnfinishedCheckpoint
+from malletrain.client.checkpoints import CheckpointRetention, Checkpoints, SaveRate, UnfinishedCheckpoint
 from malletrain.client.checksum import ChecksumWriter
 from malletrain.client.disk_room import DiskRoom
 from malletrain.client.phases import SAVE

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import SavePlanner
 
 from malletrain.client import current_job, done, seconds_to_leave, should_stop
-from malletrain.client.checkpoint_retention import CheckpointRetention
+from malletrain.client.checkpoints import CheckpointRetention
 from malletrain.client.distributed import DistributedTraining, PlainTrainingState, collective_limit
 from malletrain.client.lr_scaling import RateRamp
 from malletrain.client.replica import HAND_OVER, SAVE, STOP, Stopped

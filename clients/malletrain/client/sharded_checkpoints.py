@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
 
 from malletrain.client import note_save, phase
 from malletrain.client.available_memory import available_memory, fits_in_memory, no_copy
-from malletrain.client.checkpoint_retention import CheckpointRetention, SaveRate
+from malletrain.client.checkpoints import CheckpointRetention, SaveRate
 from malletrain.client.disk_room import DiskRoom, size_of
 from malletrain.client.phases import SAVE
 from malletrain.client.shard_parts import PartsReader, Shards, complete_parts, load_from, read_plain

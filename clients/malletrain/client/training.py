@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from malletrain.client import current_job, done, install_signal_handler, report, seconds_to_leave
 from malletrain.client.checkpoint_manager import CheckpointManager
-from malletrain.client.checkpoint_retention import CheckpointRetention
+from malletrain.client.checkpoints import CheckpointRetention
 from malletrain.client.extra_state import Stateful
 from malletrain.client.gradient_noise import NoiseMeter, NoiseReports, measured_every
 from malletrain.client.job_context import read_batch_per_worker

@@ -10,8 +10,18 @@ from typing import Any, cast
 import pytest
 
 from malletrain.client.feeding.pace import PaceMeter, SupplyMeter
-from malletrain.client.feeding.rate_memory import RememberedRates, memory_path, parse, recall, remember
-from malletrain.client.feeding.sizing import LOOK_SECONDS, GroupSizing, TrainerTimes, process_of, usable_cores
+from malletrain.client.feeding.sizing import (
+    LOOK_SECONDS,
+    GroupSizing,
+    RememberedRates,
+    TrainerTimes,
+    memory_path,
+    parse,
+    process_of,
+    recall,
+    remember,
+    usable_cores,
+)
 
 AFFINITY = len(os.sched_getaffinity(0))
 

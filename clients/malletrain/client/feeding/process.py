@@ -19,9 +19,9 @@ from malletrain.client.feeding.errors import FeedError
 from malletrain.client.feeding.limits import FeedLimits
 from malletrain.client.feeding.peer_registry import PeerSettings
 from malletrain.client.feeding.private_folder import PrivateFolder
-from malletrain.client.feeding.rate_memory import memory_path
 from malletrain.client.feeding.seeding import Preparation
 from malletrain.client.feeding.server import FeedServer, refuse_all
+from malletrain.client.feeding.sizing import memory_path
 from malletrain.client.feeding.source import FeedSource, load_dataset
 from malletrain.client.warn_once import describe
 
