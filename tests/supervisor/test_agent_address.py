@@ -8,7 +8,7 @@ from typing import Any
 
 from malletrain.common.job_folder import LAUNCH_FILE
 from malletrain.common.launch_file import AgentAddress
-from malletrain.supervisor.launch import read_launch
+from malletrain.supervisor.context import read_launch
 from malletrain.tls.names import node_name
 
 NAME = node_name("n1")

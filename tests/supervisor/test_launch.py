@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from malletrain.common.job_limits import JobLimits
-from malletrain.supervisor.launch import LaunchError, read_launch
+from malletrain.supervisor.context import LaunchError, read_launch
 
 LAUNCH: dict[str, Any] = {
     "job_id": "j000001",

@@ -12,7 +12,7 @@ import pytest
 
 from malletrain.common.launch_file import Launch
 from malletrain.supervisor.backends import choose_backend
-from malletrain.supervisor.launch import read_launch
+from malletrain.supervisor.context import read_launch
 from tests.supervisor.running import supervised
 from tests.support.waiting import wait_until
 

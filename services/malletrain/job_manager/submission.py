@@ -36,7 +36,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import check_paces, check_planner, is_feed, spec_from_proto
 from malletrain.runtime.job_value_messages import value_from_proto
 from malletrain.runtime.job_values import check_value, value_text
-from malletrain.runtime.messages import needs_from_proto
+from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.topology_messages import level_from_proto, preference_from_proto
 from malletrain.v1 import fleet_pb2, job_manager_pb2, resources_pb2
 

@@ -17,7 +17,8 @@ from malletrain.job_manager.usage_report import UsageEntry
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import spec_to_proto
 from malletrain.runtime.job_value_messages import value_to_proto
-from malletrain.runtime.messages import job_state_value, message_of, needs_to_proto
+from malletrain.runtime.messages import job_state_value, message_of
+from malletrain.runtime.node_needs_messages import needs_to_proto
 from malletrain.runtime.topology_messages import preference_to_proto
 from malletrain.v1 import job_manager_pb2, resources_pb2
 

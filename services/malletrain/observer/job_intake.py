@@ -32,7 +32,7 @@ def needs_in_words(message: resources_pb2.NodeNeeds) -> str:
     if not message.ByteSize():
         return ""
     from malletrain.model.node_needs import in_words  # most jobs need nothing, and `malletrain jobs` starts sooner
-    from malletrain.runtime.messages import needs_from_proto
+    from malletrain.runtime.node_needs_messages import needs_from_proto
 
     return in_words(needs_from_proto(message))
 

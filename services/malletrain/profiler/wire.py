@@ -11,7 +11,8 @@ from malletrain.profiler.machine.profile_scheduler import ProfilingState
 from malletrain.profiler.machine.runs import ProfileRun
 from malletrain.profiler.machine.stimuli import JobsReported, NodesReported, ScalingReported
 from malletrain.runtime.job_value_messages import noise_from_proto
-from malletrain.runtime.messages import job_state_of, message_of, needs_from_proto, terms_of, unix_seconds
+from malletrain.runtime.messages import job_state_of, message_of, terms_of, unix_seconds
+from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.v1 import job_manager_pb2, monitor_pb2, profiler_pb2, resources_pb2, scavenger_pb2
 
 _MODES = {resources_pb2.ProfileMode.Value(f"PROFILE_MODE_{mode.name}"): mode for mode in ProfilingMode}

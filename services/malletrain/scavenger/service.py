@@ -21,8 +21,8 @@ from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
 from malletrain.runtime.kernel.peers import Peers
-from malletrain.runtime.messages import needs_from_proto
 from malletrain.runtime.node_names import check_node_names
+from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.server import ServiceHost
 from malletrain.runtime.topology_messages import level_from_proto, preference_from_proto, replica_from_proto
 from malletrain.scavenger.idle_events import IdleEvents, Recorder

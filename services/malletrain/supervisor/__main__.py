@@ -20,8 +20,7 @@ from malletrain.common.orphans import end_descendants
 from malletrain.common.processes import this_process
 from malletrain.common.tasks import start_thread
 from malletrain.supervisor.backends import UnknownBackendError, open_event_loop
-from malletrain.supervisor.context import Context
-from malletrain.supervisor.launch import LaunchError, check_user, read_launch
+from malletrain.supervisor.context import Context, LaunchError, check_user, read_launch
 from malletrain.supervisor.loop.service import StateBoard, SupervisorService
 from malletrain.supervisor.reaper import Reaper
 from malletrain.supervisor.workers.agent_links import AgentLinks

@@ -33,7 +33,8 @@ from malletrain.model.survival_curve import SurvivalCurve
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import planner_of, planner_value, spec_from_proto
 from malletrain.runtime.job_value_messages import curve_from_proto, curve_to_proto, noise_from_proto, value_from_proto
-from malletrain.runtime.messages import job_state_of, message_of, needs_from_proto, terms_of, unix_seconds
+from malletrain.runtime.messages import job_state_of, message_of, terms_of, unix_seconds
+from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.topology_messages import (
     groups_to_proto,
     level_from_proto,

@@ -10,7 +10,8 @@ from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
 from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.following import follow
-from malletrain.runtime.messages import FINAL_JOB_STATES, needs_from_proto
+from malletrain.runtime.messages import FINAL_JOB_STATES
+from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.peer import Peer
 from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, resources_pb2
 
