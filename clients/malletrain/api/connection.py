@@ -19,9 +19,8 @@ from malletrain.api.job import Job, JobList
 from malletrain.api.options import JobOptions, array_specs_of, spec_of
 from malletrain.caller.credentials import caller_credential
 from malletrain.caller.dependencies import meant_by_name, name_identifiers
-from malletrain.caller.following import job_changes
 from malletrain.caller.other_names import identifier_like, states_in_words
-from malletrain.caller.reconnecting import across_restarts
+from malletrain.caller.reconnecting import across_restarts, job_changes
 from malletrain.caller.settings import CallerSettings, caller_settings
 from malletrain.caller.stubs import DEADLINE_SECONDS, ServiceStubs, is_unverified
 from malletrain.common.backoff import Backoff

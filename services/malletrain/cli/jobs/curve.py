@@ -7,17 +7,16 @@ import io
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from malletrain.cli.jobs.naming import JobArgument, job_of
-from malletrain.cli.jobs.spreading import loss_dict, losses_of
 from malletrain.cli.shared.output import JsonOption, duration, print_json, print_table, to_dict
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
-from malletrain.model.spreading import loss_in_words
+from malletrain.model.spreading import SpanRate, SpreadLoss, loss_in_words, spread_losses
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.v1 import job_manager_pb2, profiler_pb2
+from malletrain.v1 import job_manager_pb2, monitor_pb2, profiler_pb2
 
 _POLL_SECONDS = 1.0
 
@@ -156,3 +155,29 @@ def _write(option: str, path: Path, content: bytes) -> None:
     except OSError as error:
         raise InvalidInputError(option, f"a file that can be written ({error.strerror})", str(path)) from None
     typer.echo(f"wrote {path}", err=True)
+
+
+def losses_of(stubs: ServiceStubs, job_id: str) -> tuple[SpreadLoss, ...]:
+    """What spreading costs a job; nothing where that is not measured.
+
+    Raises:
+        grpc.RpcError: Monitor does not answer.
+    """
+    request = monitor_pb2.ListScalingRecordsRequest(job_ids=[job_id])
+    records = stubs.monitor.ListScalingRecords(request, timeout=DEADLINE_SECONDS).records
+    return spread_losses(
+        SpanRate(one.point.nodes, one.shared_levels, one.point.rate, one.point.relative_error)
+        for record in records
+        for one in record.span_points
+    )
+
+
+def loss_dict(loss: SpreadLoss) -> dict[str, Any]:
+    """A loss as `--json` prints it."""
+    return {
+        "sharedLevels": loss.shared_levels,
+        "nearLevels": loss.near_levels,
+        "loss": loss.loss,
+        "error": loss.error,
+        "nodes": list(loss.nodes),
+    }

@@ -12,6 +12,7 @@ import typer
 from malletrain.caller.dependencies import dependencies_in_words
 from malletrain.caller.job_file import job_file_text
 from malletrain.caller.metric_histories import visible_histories
+from malletrain.cli.jobs.curve import loss_dict, losses_of
 from malletrain.cli.jobs.job_output import (
     LABEL_CELLS,
     event_dict,
@@ -35,7 +36,6 @@ from malletrain.cli.jobs.outlook import (
     outlook_dict,
     samples_in_words,
 )
-from malletrain.cli.jobs.spreading import loss_dict, losses_of
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.layout import first_line
 from malletrain.cli.shared.output import (
@@ -55,8 +55,8 @@ from malletrain.cli.shared.terminal import open_console
 from malletrain.common.version import VERSION
 from malletrain.model.spreading import SpreadLoss, loss_in_words
 from malletrain.model.topology import NodeTree, TopologyPreference, level_in_words, spans_in_words
+from malletrain.observer.eta import Outlook
 from malletrain.observer.job_intake import needs_in_words
-from malletrain.observer.outlook import Outlook
 from malletrain.runtime.access.identity import PermissionDeniedError
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.job_value_messages import value_from_proto

@@ -26,7 +26,7 @@ from malletrain.cli.shared.owner_output import owner_shares, print_owners, quota
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.cli.shared.terminal import has_terminal
 from malletrain.model.burst_buffer import burst_buffer_in_words
-from malletrain.observer.outlook import Outlook
+from malletrain.observer.eta import Outlook
 from malletrain.runtime.errors import NotFoundError, quoted
 from malletrain.runtime.messages import unix_seconds
 from malletrain.runtime.paging import all_pages

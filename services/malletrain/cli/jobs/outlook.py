@@ -12,9 +12,8 @@ from malletrain.cli.jobs.job_output import trained_nothing
 from malletrain.cli.shared.output import duration
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
 from malletrain.observer import job_intake
-from malletrain.observer.eta import CURVE_UNKNOWN, Eta
+from malletrain.observer.eta import CURVE_UNKNOWN, Eta, Outlook, outlook_of
 from malletrain.observer.job_facts import CurveFact, ProgressFact
-from malletrain.observer.outlook import Outlook, outlook_of
 from malletrain.v1 import monitor_pb2, profiler_pb2, resources_pb2, scavenger_pb2
 
 AnswerT = TypeVar("AnswerT")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from malletrain.caller.following import job_changes
-from malletrain.caller.reconnecting import across_restarts
+from malletrain.caller.reconnecting import across_restarts, job_changes
 from malletrain.cli.jobs.job_output import reason_of, trained_nothing
 from malletrain.cli.shared.layout import first_line
 from malletrain.cli.shared.output import state_name, tell

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from malletrain.allocator.utilization.definition import MINUTE_S, last_hour, utilization_of
 from malletrain.cli.jobs.outlook import eta_in_words, rate_in_words, samples_in_words
+from malletrain.observer.eta import Outlook, outlook_of
 from malletrain.observer.facts import PlanFact
 from malletrain.observer.history import LOST, USES, History, Use
 from malletrain.observer.job_facts import JobFact
-from malletrain.observer.outlook import Outlook, outlook_of
 from malletrain.observer.troubles import NAMES
 
 _MAX_NAMED = 6
