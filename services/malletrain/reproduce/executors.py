@@ -1,16 +1,13 @@
-"""Runs replays on the cores of this machine or on a Dask cluster."""
+"""Spreads simulations over the cores of this machine or over a Dask cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, TypeVar
 
-from malletrain.reproduce.bftrainer.experiments import Experiment, perform
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.simulator.replay.evaluation import Evaluation, Scenario
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -18,36 +15,19 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 LOCAL, DASK = "local", "dask://"
-Execute = Callable[[Scenario, Sequence[Experiment]], Iterator[Evaluation]]
-"""Runs experiments on a scenario and yields their results in order."""
-
-
-def executor(where: str, workers: int) -> Execute:
-    """A function that runs experiments.
-
-    Args:
-        where: `local`, or `dask://HOST:PORT` of a Dask scheduler whose workers have MalleTrain installed.
-        workers: Processes on this machine, at least 1; a Dask cluster has its own.
-
-    Raises:
-        InvalidInputError: `where` is neither, Dask is not installed, or its scheduler does not answer.
-    """
-    if where == LOCAL:
-        return partial(_locally, workers)
-    return partial(_on_dask, _client(where))
 
 
 def spread(where: str, workers: int, work: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
     """Do the same work on many items, and yield the results in order.
 
     Args:
-        where: As in `executor`.
-        workers: As in `executor`.
-        work: A function of a module.
+        where: `local`, or `dask://HOST:PORT` of a Dask scheduler whose workers have MalleTrain installed.
+        workers: Processes on this machine, at least 1; a Dask cluster has its own.
+        work: A function of a module, also with some of its arguments given by `functools.partial`.
         items: What can be pickled.
 
     Raises:
-        InvalidInputError: as in `executor`.
+        InvalidInputError: `where` is neither, Dask is not installed, or its scheduler does not answer.
     """
     return _spread_on_dask(_client(where), work, items) if where != LOCAL else _spread_locally(workers, work, items)
 
@@ -56,16 +36,23 @@ def _spread_locally(workers: int, work: Callable[[_Item], _Result], items: Seque
     if workers == 1:
         yield from map(work, items)
         return
+    # Not fork: other threads, such as those of progress bars, may hold locks.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         yield from pool.map(work, items)
 
 
 def _spread_on_dask(client: Client, work: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
     with client:
-        futures = [client.submit(work, item, pure=False) for item in items]
+        # Sent once to each worker: its arguments may be large.
+        place = client.scatter(work, broadcast=True, hash=False)
+        futures = [client.submit(_call, place, item, pure=False) for item in items]
         for future in futures:
             yield future.result()
             future.release()
+
+
+def _call(work: Callable[[_Item], _Result], item: _Item) -> _Result:
+    return work(item)
 
 
 def _client(where: str) -> Client:
@@ -81,21 +68,3 @@ def _client(where: str) -> Client:
     except (OSError, TimeoutError) as error:
         raise InvalidInputError("--executor", f"a Dask scheduler that answers ({error})", where) from error
     return client
-
-
-def _locally(workers: int, scenario: Scenario, experiments: Sequence[Experiment]) -> Iterator[Evaluation]:
-    if workers == 1:
-        yield from (perform(scenario, experiment) for experiment in experiments)
-        return
-    # Not fork: other threads, such as those of progress bars, may hold locks.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(partial(perform, scenario), experiments)
-
-
-def _on_dask(client: Client, scenario: Scenario, experiments: Sequence[Experiment]) -> Iterator[Evaluation]:
-    with client:
-        place = client.scatter(scenario, broadcast=True, hash=False)
-        futures = [client.submit(perform, place, experiment, pure=False) for experiment in experiments]
-        for future in futures:
-            yield future.result()
-            future.release()

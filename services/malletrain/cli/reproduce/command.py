@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -36,9 +34,9 @@ from malletrain.simulator.replay.presets import PRESETS
 
 if TYPE_CHECKING:
     from malletrain.reproduce.bbsched.trials import SiteLog
-    from malletrain.reproduce.bftrainer.experiments import Experiment, JobSets
+    from malletrain.reproduce.bftrainer.experiments import JobSets
     from malletrain.reproduce.exhibits import Exhibit
-    from malletrain.reproduce.malletrain.systems import Score, Trial
+    from malletrain.reproduce.malletrain.systems import Score
     from malletrain.simulator.replay.evaluation import Evaluation, Scenario
 
 
@@ -53,8 +51,7 @@ JOB_SAMPLES = 130e6
 _UP_S, _DOWN_S, _VISIT_S = 18.0, 12.0, 5.0
 _TRUTH_SEEDS = 3
 _START_JOBS = 400
-TrialT = TypeVar("TrialT")
-ScoreT = TypeVar("ScoreT")
+ResultT = TypeVar("ResultT")
 
 
 def reproduce(
@@ -132,21 +129,19 @@ def reproduce(
         typer.echo(f"open {written[0]}")
         return
     require_plots()
-    from malletrain.reproduce.executors import executor as executor_of
+    from malletrain.reproduce.bftrainer.experiments import all_experiments, perform
+    from malletrain.reproduce.executors import spread
 
     started = time.perf_counter()
-    execute = executor_of(executor, cores)
     job_sets, titles = _job_sets(jobs or [], scaling)
     whole = read_trace(trace)
     scenario = _scenario(whole, nodes, hours)
     options = ReplayOptions(duration_s=scenario.duration_s, accounting=accounting, cost_model=cost_model)
+    experiments = all_experiments(job_sets, options)
+    evaluations = spread(executor, cores, partial(perform, scenario), experiments)
     make_folder(out)
-    experiments = _experiments(job_sets, options)
-    results: dict[str, Evaluation] = {}
-    with progress_bar("replays", len(experiments), counts=True) as progress:
-        for experiment, evaluation in zip(experiments, execute(scenario, experiments), strict=True):
-            results[experiment.name] = evaluation
-            progress(len(results))
+    shown = _shown("replays", len(experiments), evaluations)
+    results = {experiment.name: evaluation for experiment, evaluation in zip(experiments, shown, strict=True)}
     written = _write(results, whole, scenario, job_sets, options, [trace.name, *titles], out)
     typer.echo(f"{len(experiments)} replays in {time.perf_counter() - started:.1f} s; {len(written)} files in {out}")
     typer.echo(f"open {written[0]}")
@@ -181,10 +176,24 @@ def _scenario(whole: Trace, nodes: int | None, hours: float | None) -> Scenario:
     return Scenario.of(window(whole, 0.0, duration_s, nodes), duration_s)
 
 
-def _experiments(job_sets: JobSets, options: ReplayOptions) -> list[Experiment]:
-    from malletrain.reproduce.bftrainer.experiments import all_experiments
+def _shown(
+    name: str, total: int, results: Iterable[ResultT], print_line: Callable[[str], None] | None = None, every: int = 1
+) -> Iterator[ResultT]:
+    """Results as they come, with a bar that moves by one with each.
 
-    return all_experiments(job_sets, options)
+    Args:
+        name: What they are results of.
+        total: How many there will be.
+        results: The results.
+        print_line: Called with a line of text now and then.
+        every: After how many results.
+    """
+    with progress_bar(name, total, counts=True) as progress:
+        for done, result in enumerate(results, 1):
+            yield result
+            progress(done)
+            if print_line is not None and (done % every == 0 or done == total):
+                print_line(f"{done} of {total} {name}")
 
 
 def _write(
@@ -263,13 +272,8 @@ def reproduce_bbsched(
     trials = plan.trials()
     answers = spread(executor, workers, run_trial, trials)
     make_folder(out)
-    done = {}
-    with progress_bar("simulations", len(trials), counts=True) as progress:
-        for trial, answer in zip(trials, answers, strict=True):
-            done[trial] = answer
-            progress(len(done))
-            if len(done) % 50 == 0 or len(done) == len(trials):
-                print_line(f"{len(done)} of {len(trials)} simulations")
+    shown = _shown("simulations", len(trials), answers, print_line, every=50)
+    done = dict(zip(trials, shown, strict=True))
     exhibits = [
         example(),
         solve_times(time.perf_counter, random.Random(0)),
@@ -320,13 +324,8 @@ def reproduce_fleet(
     plan = FleetPlanOfTrials(ORDERS, seeds)
     trials = plan.trials()
     make_folder(out)
-    done = {}
-    with progress_bar("simulations", len(trials), counts=True) as progress:
-        for trial, answer in zip(trials, spread(executor, workers, run_fleet_trial, trials), strict=True):
-            done[trial] = answer
-            progress(len(done))
-            if len(done) % 200 == 0 or len(done) == len(trials):
-                print_line(f"{len(done)} of {len(trials)} simulations")
+    answers = spread(executor, workers, run_fleet_trial, trials)
+    done = dict(zip(trials, _shown("simulations", len(trials), answers, print_line, every=200), strict=True))
     results = FleetResults(plan, done)
     print_line("small ensembles beside the best possible")
     exhibits = [*paper_exhibits(results), *supplement_exhibits(), *sweep_exhibits(results), gap_exhibit()]
@@ -372,6 +371,7 @@ def reproduce_malletrain(
     import numpy as np
 
     from malletrain.allocator.solvers.solver_process import SolverProcess
+    from malletrain.reproduce.executors import LOCAL, spread
     from malletrain.reproduce.exhibits import write_report
     from malletrain.reproduce.malletrain.exhibits import (
         ALLOCATORS,
@@ -383,6 +383,7 @@ def reproduce_malletrain(
         throughput_exhibit,
     )
     from malletrain.reproduce.malletrain.systems import Mix, System, Trial, WorkloadKind
+    from malletrain.reproduce.malletrain.systems import score as run_trial
     from malletrain.reproduce.malletrain.trace_exhibits import gaps_exhibit, lengths_exhibit
 
     measured = real_exhibits(real)
@@ -391,12 +392,10 @@ def reproduce_malletrain(
     plan = [(workload, system, seed) for workload in WorkloadKind for seed in range(seeds) for system in System]
     scores: dict[tuple[WorkloadKind, System], list[Score]] = {}
     trials = [Trial(system, Mix(workload, seed, samples), options) for workload, system, seed in plan]
-    with progress_bar("replays", len(trials), counts=True) as progress:
-        answers = zip(plan, _scores(scenario, trials, workers), strict=True)
-        for done, ((workload, system, seed), score) in enumerate(answers, 1):
-            scores.setdefault((workload, system), []).append(score)
-            progress(done)
-            print_line(f"{workload} seed {seed} {system}: {score.samples:.4g} samples, {score.profiles} profiles")
+    answers = _shown("replays", len(trials), spread(LOCAL, workers, partial(run_trial, scenario), trials))
+    for (workload, system, seed), score in zip(plan, answers, strict=True):
+        scores.setdefault((workload, system), []).append(score)
+        print_line(f"{workload} seed {seed} {system}: {score.samples:.4g} samples, {score.profiles} profiles")
     exhibits = [
         throughput_exhibit(scores, scenario.duration_s / 3600.0, samples),
         *measured,
@@ -428,21 +427,8 @@ def real_exhibits(path: Path | None) -> list[Exhibit]:
     return [real_exhibit(evaluation_of(content, f"--real {path.name}"))]
 
 
-def _scores(scenario: Scenario, trials: Sequence[Trial], workers: int) -> Iterator[Score]:
-    from malletrain.reproduce.malletrain.systems import score
-
-    yield from _each(partial(score, scenario), trials, workers)
-
-
-def _each(work: Callable[[TrialT], ScoreT], trials: Sequence[TrialT], workers: int) -> Iterator[ScoreT]:
-    if workers == 1:
-        yield from map(work, trials)
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(work, trials)
-
-
 def _starts(scenario: Scenario, samples: float, workers: int, print_line: Callable[[str], None]) -> Exhibit:
+    from malletrain.reproduce.executors import LOCAL, spread
     from malletrain.reproduce.malletrain.exhibits import (
         HOURS,
         MODES,
@@ -460,11 +446,7 @@ def _starts(scenario: Scenario, samples: float, workers: int, print_line: Callab
         for mode in MODES
         for seed in range(START_SEEDS)
     ]
-    with progress_bar("starts", len(trials), counts=True) as progress:
-        scores = []
-        for done, entry in enumerate(_each(partial(start_score, first), trials, workers), 1):
-            scores.append(entry)
-            progress(done)
+    scores = list(_shown("starts", len(trials), spread(LOCAL, workers, partial(start_score, first), trials)))
     print_line(f"profiles at the start: {START_SEEDS} seeds")
     return start_exhibit(scores[:START_SEEDS], scores[START_SEEDS:])
 
