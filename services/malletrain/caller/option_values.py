@@ -14,14 +14,6 @@ from malletrain.caller.job_request import JobRequest
 from malletrain.caller.other_names import own_options, why_absent
 from malletrain.runtime.errors import InvalidInputError
 
-_OPTIONAL = frozenset(
-    {"max_nodes", "scale_up", "scale_down", "max_restarts", "gpu_memory", "gpus", "cores", "memory", "workdir"}
-)
-_WHOLE = frozenset(
-    {
-        *("min_nodes", "max_nodes", "slots", "nodes_per_replica", "target_samples", "max_restarts", "gpus", "cores"),
-    }
-)
 _MAX_INTEGER = {"target_samples": 2**63 - 1}
 _INT32 = 2**31 - 1
 
@@ -86,23 +78,20 @@ def _folder(name: str, value: object) -> Path:
     return Path(fspath(value))
 
 
-_OTHERS: dict[str, Callable[[str, Any], object]] = {
-    "permitted": _wholes,
-    "exclude": _texts,
-    "after": _texts,
-    "after_ok": _texts,
-    "env": _variables,
-    "curve": _curve,
-    "workdir": _folder,
-    "cold": _flag,
+_CHECKS: Mapping[str, Callable[[str, Any], object]] = {
+    "int": _whole,
+    "float": _number,
+    "str": _text,
+    "bool": _flag,
+    "Sequence[int]": _wholes,
+    "Sequence[str]": _texts,
+    "Sequence[tuple[int, float]]": _curve,
+    "Mapping[str, str]": _variables,
+    "Path": _folder,
 }
-_NUMBERS = frozenset(
-    {
-        *("scale_up", "scale_down", "weight", "start_limit", "step_limit", "evaluation_limit", "save_limit"),
-        *("release_grace", "leave_grace"),
-    }
-)
-NAMES = tuple(entry.name for entry in fields(JobRequest) if entry.name not in ("command", "array"))
+"""By the annotation of an option in `JobRequest`, without `| None`."""
+_TYPES = {entry.name: str(entry.type) for entry in fields(JobRequest)}
+NAMES = tuple(name for name in _TYPES if name not in ("command", "array"))
 """Names of all options."""
 _IN_PYTHON = {"min": "min_nodes", "max": "max_nodes"}
 
@@ -131,10 +120,9 @@ def checked_options(options: Mapping[str, object]) -> dict[str, Any]:
     for name, value in options.items():
         if name not in NAMES:
             raise unknown_option(name, NAMES)
-        if value is None and name in _OPTIONAL:
-            continue
-        kind = _whole if name in _WHOLE else _number if name in _NUMBERS else _OTHERS.get(name, _text)
-        checked[name] = kind(name, value)
+        needed = _TYPES[name].removesuffix(" | None")
+        if value is not None or needed == _TYPES[name]:
+            checked[name] = _CHECKS[needed](name, value)
     return checked
 
 

@@ -19,6 +19,7 @@ from malletrain.caller.dependencies import name_identifiers, parse_names
 from malletrain.caller.job_array import array_specs, parse_array, range_note
 from malletrain.caller.job_file import read_job_file, read_job_text
 from malletrain.caller.job_request import JobRequest, job_spec
+from malletrain.caller.option_values import NAMES
 from malletrain.caller.stubs import ServiceCallError
 from malletrain.cli.jobs.job_environment import EnvFileOption, EnvOption, job_environment
 from malletrain.cli.jobs.job_output import job_dict
@@ -205,6 +206,7 @@ def submit(
     status 0 without having been asked to leave. Any other exit status is a failure: the job starts again from its
     checkpoint.
     """
+    given = locals()  # by the names of `JobRequest`
     if (file is None) == (not command):
         raise InvalidInputError("command", "a command after `--`, or a job file, or --file, and one of them only")
     notes: list[str] = []
@@ -212,42 +214,11 @@ def submit(
         specs = read_specs(file)
     else:
         options: dict[str, Any] = {
-            "name": name,
-            "min_nodes": min_nodes,
-            "max_nodes": max_nodes,
+            **{option: value for option, value in given.items() if option in NAMES},
             "permitted": parse_sizes(permitted),
-            "slots": slots,
-            "nodes_per_replica": nodes_per_replica,
             "curve": parse_curve(curve),
-            "scale_up": scale_up,
-            "scale_down": scale_down,
-            "backend": backend,
-            "weight": weight,
-            "value": value,
-            "target_samples": target_samples,
-            "max_restarts": max_restarts,
-            "profile": profile,
-            "family": family,
-            "project": project,
-            "gpu": gpu,
-            "gpu_memory": gpu_memory,
-            "gpus": gpus,
-            "cores": cores,
-            "memory": memory,
-            "constraint": constraint,
-            "pool": pool,
             "exclude": parse_nodes(exclude),
-            "topology": topology,
-            "burst_buffer": burst_buffer,
-            "cold": cold,
             "env": job_environment(env, env_file, os.environ, tell),
-            "workdir": workdir,
-            "start_limit": start_limit,
-            "step_limit": step_limit,
-            "evaluation_limit": evaluation_limit,
-            "save_limit": save_limit,
-            "release_grace": release_grace,
-            "leave_grace": leave_grace,
             "after": parse_names("--after", after),
             "after_ok": parse_names("--after-ok", after_ok),
             "array": array,

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from malletrain.cli.shared.output import JsonOption, duration, hint_at_compiler, print_json, print_table
-from malletrain.cli.shared.terminal import open_console
+from malletrain.cli.shared.progress import progress_bar
 from malletrain.cli.simulate.batch_selection import (
     ADAPTIVE,
     ALL,
@@ -216,7 +213,9 @@ def batch(
     if select == ALL:
         _compare(workload, jobs, order, settings, overrun, window, min_idle, out, as_json)
         return
-    with _progress(len(jobs.jobs)) as progress:
+    with progress_bar(
+        "jobs started", len(jobs.jobs) if len(jobs.jobs) >= _LONG_RUN_JOBS else 0, counts=True
+    ) as progress:
         done, counts = schedule_of(jobs, order, settings, overrun=overrun, progress=progress, clock=time.perf_counter)
     idle = idle_trace(done, window=window, min_idle_s=min_idle)
     summary = schedule_summary(jobs, done, idle)
@@ -314,19 +313,6 @@ def _check_names(schedule: Path | None, trace: Path | None) -> None:
         raise InvalidInputError("--trace", f"a name that ends in {', '.join(SUFFIXES)}", str(trace))
     if not trace.parent.is_dir():
         raise InvalidInputError("--trace", "a file in a folder that exists", str(trace))
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
-    """Show started jobs as a progress bar on standard error, if that is a terminal and the run is long."""
-    console = open_console(stderr=True)
-    if not console.is_terminal or total < _LONG_RUN_JOBS:
-        yield None
-        return
-    columns = (TextColumn("jobs started"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("jobs", total=total)
-        yield lambda started: bar.update(task, completed=started)
 
 
 _HOUR_S = 3600.0

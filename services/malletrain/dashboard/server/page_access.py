@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import Any
 from urllib.parse import urlsplit
 
-from bokeh.server.auth_provider import AuthProvider
+from bokeh.server.auth_provider import NullAuth
 from tornado.httputil import HTTPServerRequest
 from tornado.routing import Matcher
 from tornado.web import HTTPError, RequestHandler
@@ -72,17 +72,12 @@ def harden(handler: RequestHandler) -> None:
     handler.clear_header("Server")
 
 
-class PageAccess(AuthProvider):  # type: ignore[misc]  # Bokeh is not checked
-    """Lets in whoever shows a cookie of a viewer whom JobManager knows."""
+class PageAccess(NullAuth):  # type: ignore[misc]  # Bokeh is not checked
+    """Lets in whoever shows a cookie of a viewer whom JobManager knows. The form is not Bokeh's; nobody logs out."""
 
     def __init__(self, viewers: Viewers, sessions: Sessions) -> None:
         self._viewers, self._sessions = viewers, sessions
         super().__init__()
-
-    @property
-    def get_user(self) -> None:
-        """There is an asynchronous one."""
-        return None
 
     @property
     def get_user_async(self) -> Any:
@@ -93,26 +88,6 @@ class PageAccess(AuthProvider):  # type: ignore[misc]  # Bokeh is not checked
     def login_url(self) -> str:
         """Where those go who show nothing."""
         return "/login"
-
-    @property
-    def get_login_url(self) -> None:
-        """There is one address for all."""
-        return None
-
-    @property
-    def login_handler(self) -> None:
-        """Served beside Bokeh's own."""
-        return None
-
-    @property
-    def logout_url(self) -> None:
-        """A cookie ends with its browser."""
-        return None
-
-    @property
-    def logout_handler(self) -> None:
-        """None: there is no logout."""
-        return None
 
     async def viewer_of(self, handler: RequestHandler) -> Viewer | None:
         """Who makes a request; None for those whom nobody knows."""

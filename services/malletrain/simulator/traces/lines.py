@@ -122,15 +122,17 @@ def _only_member(raw: BinaryIO, path: Path, stack: ExitStack) -> _Readable:
         raise InvalidInputError(str(path), f"an archive that can be unpacked without a password ({error})") from error
 
 
-class _Xz(io.RawIOBase):
+class _ReadOnly(io.RawIOBase):
+    def readable(self) -> bool:
+        return True
+
+
+class _Xz(_ReadOnly):
     """The content of an xz file. `lzma.LZMAFile` takes as much memory as the file's header asks for."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
         self._unpack = _xz_stream()
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer)
@@ -156,7 +158,7 @@ def _xz_stream() -> lzma.LZMADecompressor:
     return lzma.LZMADecompressor(lzma.FORMAT_XZ, MAX_XZ_MEMORY)
 
 
-class _Limited(io.RawIOBase):
+class _Limited(_ReadOnly):
     """Ends what grows without end."""
 
     def __init__(self, content: _Readable, packed: Callable[[], int], name: str) -> None:
@@ -164,9 +166,6 @@ class _Limited(io.RawIOBase):
         self._packed = packed
         self._name = name
         self._plain = 0
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer)
@@ -180,15 +179,12 @@ class _Limited(io.RawIOBase):
         return len(content)
 
 
-class _Encoded(io.RawIOBase):
+class _Encoded(_ReadOnly):
     """Text as UTF-8."""
 
     def __init__(self, text: io.TextIOWrapper) -> None:
         self._text = text
         self._rest = b""
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer)
