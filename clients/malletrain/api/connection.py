@@ -83,8 +83,9 @@ class JobWatcher:
 
     def _run(self) -> None:
         try:
+            # Nothing is said: who waits sees the job's state.
             changes = across_restarts(
-                "JobManager", lambda: job_changes(self._stubs, self._awaited), _say_nothing, self._pause
+                "JobManager", lambda: job_changes(self._stubs, self._awaited), lambda _: None, self._pause
             )
             for changed in changes:
                 for job in changed:
@@ -115,10 +116,6 @@ class JobWatcher:
             self._thread = None
         for listener in listeners:
             listener(error)
-
-
-def _say_nothing(text: str) -> None:
-    del text  # who waits sees the job's state
 
 
 _PATIENCE_SECONDS = 30.0

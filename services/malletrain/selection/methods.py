@@ -46,7 +46,7 @@ class ObjectiveWeights:
 
     def of_points(self, points: Ints) -> Ints:
         """The value of each point; shape (points, 4)."""
-        total: Ints = points @ _column(self.weights)
+        total: Ints = points @ np.array(self.weights, dtype=np.int64)
         return total
 
     def spill_cost(self, arrays: ProblemArrays) -> int:
@@ -88,7 +88,3 @@ def weights_of(method: SelectionMethod, problem: SelectionProblem) -> ObjectiveW
         return ObjectiveWeights((nodes, burst_buffer, ssd, ssd))
     tenths = _TENTHS_OF_NODES[method]
     return ObjectiveWeights((tenths * nodes, (10 - tenths) * burst_buffer, 0, 0))
-
-
-def _column(weights: tuple[int, int, int, int]) -> Ints:
-    return np.array(weights, dtype=np.int64)

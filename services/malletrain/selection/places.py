@@ -7,8 +7,6 @@ second half is looked up (Horowitz and Sahni, J. ACM 21, 1974).
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 
 from malletrain.runtime.errors import InvalidInputError
@@ -17,12 +15,11 @@ from malletrain.selection.problem import SelectionProblem
 from malletrain.selection.rule import choose, default_trade_off
 
 
-def select_for_places(problem: SelectionProblem, trade_off: Fraction | None = None) -> tuple[int, ...]:
+def select_for_places(problem: SelectionProblem) -> tuple[int, ...]:
     """The jobs that BBSched starts where every job takes one node and there are no SSDs; see `select` for others.
 
     Args:
         problem: The problem; its nodes are places.
-        trade_off: Factor of BBSched's rule; None: 2.
 
     Returns:
         Positions in the window, ascending.
@@ -32,7 +29,7 @@ def select_for_places(problem: SelectionProblem, trade_off: Fraction | None = No
     """
     if problem.machine.has_ssd or problem.reserved is not None or any(job.nodes != 1 for job in problem.jobs):
         raise InvalidInputError("problem", "jobs of one node each, without SSDs and reservation")
-    factor = default_trade_off(problem.machine) if trade_off is None else trade_off
+    factor = default_trade_off(problem.machine)
     most = problem.free.nodes if problem.places is None else min(problem.free.nodes, problem.places)
     points, selections = _best_by_count(problem, most)
     return tuple(np.flatnonzero(selections[choose(points, selections, problem.machine, factor)]).tolist())

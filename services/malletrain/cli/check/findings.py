@@ -68,27 +68,20 @@ def judge(trial: ScriptTrial) -> BackendVerdict:
             "trains for long enough": _lasts(trial),
             "stops": _stops(trial.first),
             "resumes": resumes(trial),
-            **(_alone(trial) if trial.alone else _together(trial)),
+            **({"goes on with the next sample": same_samples_follow(trial)} if trial.alone else _together(trial)),
             "saves without stopping the training": _saves_quickly(trial.first),
             "saves are whole": _saves_whole(trial),
             "evaluations are short": _evaluates_quickly(trial),
         }
         answers["losses agree"] = _losses(trial, answers)
         if not trial.first.steps:
-            answers |= {name: _NOT_LOOKED_INTO for name in _BY_STEPS if _says_nothing(answers.get(name))}
+            # Where no fault was seen there either: such an answer says nothing of a script whose steps were not seen.
+            unseen = [name for name in _BY_STEPS if name in answers and not answers[name].known_bad]
+            answers |= dict.fromkeys(unseen, _NOT_LOOKED_INTO)
     findings = tuple(finding for answer in answers.values() for finding in answer.findings)
     return BackendVerdict(
         trial.backend, findings, {question: answer.text for question, answer in answers.items()}, _figures(trial)
     )
-
-
-def _says_nothing(answer: Answer | None) -> bool:
-    """Whether an answer of a script whose steps were not seen is only that: no fault was seen there either."""
-    return answer is not None and not answer.known_bad
-
-
-def _alone(trial: ScriptTrial) -> dict[str, Answer]:
-    return {"goes on with the next sample": same_samples_follow(trial)}
 
 
 def _together(trial: ScriptTrial) -> dict[str, Answer]:

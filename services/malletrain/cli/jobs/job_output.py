@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from malletrain.cli.shared.output import to_dict
+from malletrain.observer.job_intake import reason_in_words
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 
 LABEL_CELLS = 18
@@ -74,10 +75,7 @@ def trained_nothing(job: resources_pb2.Job) -> bool:
 
 def reason_of(entry: resources_pb2.Job | job_manager_pb2.JobEvent) -> str:
     """Why a job is in its state: the prose, or where the caller may not see it the reason code in plain words."""
-    if entry.reason:
-        return entry.reason
-    name = resources_pb2.JobReason.Name(entry.reason_code).removeprefix("JOB_REASON_")
-    return "" if name == "UNSPECIFIED" else name.replace("_", " ").lower()
+    return entry.reason or reason_in_words(entry.reason_code)
 
 
 def run_in_words(spec: resources_pb2.JobSpec) -> str:

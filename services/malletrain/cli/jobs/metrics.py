@@ -18,7 +18,7 @@ from malletrain.cli.jobs.naming import complete_job, job_of, jobs_meant
 from malletrain.cli.shared.layout import Column, ListingCell
 from malletrain.cli.shared.listing import ListingRow, ListingView, listing, print_listing
 from malletrain.cli.shared.output import state_cell, state_name, to_dict
-from malletrain.cli.shared.stubs import ServiceStubs, connect
+from malletrain.cli.shared.stubs import connect
 from malletrain.runtime.errors import InvalidInputError, NotFoundError, quoted
 from malletrain.v1 import monitor_pb2, resources_pb2
 
@@ -155,7 +155,9 @@ def metrics(
     with connect() as stubs:
         compared = jobs_meant(stubs, job_ids)
         if compared is not None:
-            _compare([_ask_histories(stubs, job, names, curves) for job in compared], names, curves, view)
+            points = 0 if curves else _MIN_POINTS
+            logged = [logged_job(job, metric_histories(stubs, job.id, names, max_points=points)) for job in compared]
+            _compare(logged, names, curves, view)
             return
         if curves:
             raise InvalidInputError("--curves", "several jobs, an array or a search")
@@ -166,10 +168,6 @@ def metrics(
         raise NotFoundError(f"{found_id} has logged no metric {quoted(missing[0])}")
     rows = [_row(history.name, point) for history in histories for point in history.points]
     print_listing(_COLUMNS, rows, view, nothing=f"{found_id} has logged no metrics")
-
-
-def _ask_histories(stubs: ServiceStubs, job: resources_pb2.Job, names: Sequence[str], curves: bool) -> LoggedJob:
-    return logged_job(job, metric_histories(stubs, job.id, names, max_points=0 if curves else _MIN_POINTS))
 
 
 def _compare(jobs: Sequence[LoggedJob], names: Sequence[str], curves: bool, view: ListingView) -> None:
@@ -190,7 +188,7 @@ def _compare(jobs: Sequence[LoggedJob], names: Sequence[str], curves: bool, view
 def history_in_words(history: monitor_pb2.MetricHistory) -> str:
     """The last value of a metric, and its course as a line of characters."""
     last = history.points[-1]
-    course = sparkline([point.value for point in history.points], levels_of(_encoding()))
+    course = sparkline([point.value for point in history.points], levels_of(sys.stdout.encoding))
     return f"{last.value:g} at step {last.step:,}  {course}"
 
 
@@ -213,10 +211,6 @@ def _row(name: str, point: monitor_pb2.MetricPoint) -> ListingRow:
         ListingCell(f"{point.values:,}", point.values),
     )
     return ListingRow(cells, lambda: {"metric": name, **to_dict(point)})
-
-
-def _encoding() -> str | None:
-    return sys.stdout.encoding
 
 
 BLOCKS = "▁▂▃▄▅▆▇█"

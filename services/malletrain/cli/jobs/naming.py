@@ -88,15 +88,6 @@ def members_of(stubs: ServiceStubs, fleet_id: str) -> list[resources_pb2.Job]:
     return members
 
 
-def unfinished_members(stubs: ServiceStubs, fleet_id: str) -> list[str]:
-    """The jobs of a fleet or an array that have not ended.
-
-    Raises:
-        NotFoundError: there is none of this identifier.
-    """
-    return [job.id for job in members_of(stubs, fleet_id) if job.state not in FINAL_JOB_STATES]
-
-
 def decision_in_words(decision: allocator_pb2.FleetDecision) -> str:
     """How a plan divides the GPUs of a fleet, and why."""
     planner = fleet_pb2.FleetPlanner.Name(decision.planner).removeprefix("FLEET_PLANNER_").lower()
@@ -156,11 +147,13 @@ def unfinished_jobs_of(stubs: ServiceStubs, texts: Iterable[str], now: float) ->
         NotFoundError: there is none of an identifier.
         InvalidInputError: a name does not say which job is meant.
     """
-    return [
-        job_id
-        for text in texts
-        for job_id in (unfinished_members(stubs, text) if is_group(text) else [unfinished_job_of(stubs, text, now)])
-    ]
+    meant: list[str] = []
+    for text in texts:
+        if is_group(text):
+            meant += [job.id for job in members_of(stubs, text) if job.state not in FINAL_JOB_STATES]
+        else:
+            meant.append(unfinished_job_of(stubs, text, now))
+    return meant
 
 
 def unfinished_job_of(stubs: ServiceStubs, text: str, now: float) -> str:

@@ -46,8 +46,9 @@ def wait_until_ended(
         for job in news:
             if job.state != known[job.id].state:
                 tell(_line(job))
-                if job.state in _FINAL:
-                    _tell_last_lines(job)
+                if job.state in _FINAL:  # a reason goes on with the last lines of the job's log
+                    for line in reason_of(job).splitlines()[1:]:
+                        tell(f"    {line}")
             known[job.id] = job
         if news:
             changed(list(known.values()))
@@ -71,12 +72,6 @@ def unfinished_in_words(jobs: Sequence[resources_pb2.Job]) -> str:
 
 def _unfinished_ids(jobs: Iterable[resources_pb2.Job]) -> set[str]:
     return {job.id for job in jobs if job.state not in _FINAL}
-
-
-def _tell_last_lines(job: resources_pb2.Job) -> None:
-    """What a reason goes on with: the last lines of the job's log."""
-    for line in reason_of(job).splitlines()[1:]:
-        tell(f"    {line}")
 
 
 def _line(job: resources_pb2.Job) -> str:

@@ -33,6 +33,7 @@ from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 
 _SECONDS = 20.0
+_MAX_APART_SECONDS = 5.0
 _LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 _MAX_HOSTS = 8
 _SHOWN_NODES = 3
@@ -96,19 +97,18 @@ def programs(names: Iterable[str], setting: str) -> Finding:
     return judge("commands", not missing, found, f"install the scheduler's client package here, or set {setting}")
 
 
-def clocks(ours: float, theirs: float | None, max_seconds: float = 5.0) -> Finding:
+def clocks(ours: float, theirs: float | None) -> Finding:
     """Whether the scheduler's clock agrees with ours: planned starts are compared with our time.
 
     Args:
         ours: Seconds since the epoch.
         theirs: The same by the scheduler's clock; None if it did not say.
-        max_seconds: Largest difference that is ok.
     """
     if theirs is None:
         return Finding("clocks", False, "the scheduler did not say its time", "see whether its commands answer")
     apart = ours - theirs
     found = f"{abs(apart):.0f} s {'ahead of' if apart > 0 else 'behind'} the scheduler"
-    return judge("clocks", abs(apart) <= max_seconds, found, "run an NTP client (chrony) here and there")
+    return judge("clocks", abs(apart) <= _MAX_APART_SECONDS, found, "run an NTP client (chrony) here and there")
 
 
 def other_machines(hosts: Mapping[str, str]) -> list[str]:

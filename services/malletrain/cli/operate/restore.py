@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.operate.up import lock_state_folder, prepare_state_folder
-from malletrain.cli.shared.settings import AllSettings, load
+from malletrain.cli.shared.settings import load
 from malletrain.runtime.channel import serves
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
@@ -30,7 +30,9 @@ def restore(
     settings = load(config)
     prepare_state_folder(settings)
     with lock_state_folder(settings.state_dir):
-        _check_none_serves(settings)
+        for service in SERVICES:
+            if serves(settings.peer(service)):
+                raise MalleTrainError(f"{service} runs at {settings.addresses.of(service)}: stop the services first")
         try:
             if file is None:
                 if not restore_is_open(settings.state_dir):
@@ -44,9 +46,3 @@ def restore(
             raise MalleTrainError(f"the restore failed: {error}") from error
     if replaced is not None:
         typer.echo(f"what was there before is in {replaced}")
-
-
-def _check_none_serves(settings: AllSettings) -> None:
-    for service in SERVICES:
-        if serves(settings.peer(service)):
-            raise MalleTrainError(f"{service} runs at {settings.addresses.of(service)}: stop the services first")

@@ -130,7 +130,7 @@ def tune(
     notes = [*span_notes, *journal_input(past, begin, end).notes]
     days = _days(past, begin, end, notes)
     forward, coalescing = _try(days, settings)
-    values = _recommended(forward, coalescing)
+    values = coalescing.comparison.recommended.changes(forward.comparison.present)
     if apply and values:
         change_settings(file, values)
     if as_json:
@@ -187,10 +187,6 @@ def _progress_of_replays(name: str, replays: int) -> Iterator[Callable[[], None]
     done = itertools.count(1)
     with progress_bar(name, replays, counts=True) as show:
         yield lambda: show(next(done))
-
-
-def _recommended(forward: Trials, coalescing: Trials) -> dict[tuple[str, str], str | float | int]:
-    return coalescing.comparison.recommended.changes(forward.comparison.present)
 
 
 def _print(forward: Trials, coalescing: Trials, days: Sequence[TuningDay], notes: Sequence[str]) -> None:

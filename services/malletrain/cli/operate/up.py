@@ -287,7 +287,7 @@ class ServiceRunner:
         path = self._log_path(service)
         make_private_folder(path.parent)
         try:
-            with open(path, "ab", opener=_open_private) as log:
+            with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as log:
                 service.process = self._forks.start(command, log.fileno())
         except OSError as error:  # the machine may have no room for another task now
             service.start_in = service.backoff.fail()
@@ -338,10 +338,6 @@ def _end(processes: Collection[ChildProcess]) -> None:
             process.kill()
             with suppress(TimeoutError):  # the kernel may hold it for longer
                 process.wait(_KILL_SECONDS)
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def last_line(path: Path) -> str:

@@ -16,7 +16,6 @@ from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
 from malletrain.scavenger.sources.schedulers.slurm_queue import (
     NODES_FORMAT,
     QUEUE_FORMAT,
-    QueuedJob,
     parse_node_counts,
     parse_queue,
 )
@@ -83,9 +82,8 @@ def advice_of(question: AdviceQuestion, answers: SlurmAnswers, priorities: Mappi
     known = priorities or {}
     jobs = tuple(
         replace(job, priority=known.get(job.job, job.priority))
-        for job in _in_partitions(
-            parse_queue(answers.queue, skip_unreadable=question.skip_unreadable), question.partitions
-        )
+        for job in parse_queue(answers.queue, skip_unreadable=question.skip_unreadable)
+        if not question.partitions or not set(question.partitions).isdisjoint(job.partitions)
     )
     pool_gb = question.burst_buffer_gb
     pool = (
@@ -166,7 +164,3 @@ def checked_partitions(names: Sequence[str]) -> tuple[str, ...]:
         if not _PARTITION.fullmatch(name):
             raise InvalidInputError("--partition", "the name of a partition", name)
     return tuple(dict.fromkeys(names))
-
-
-def _in_partitions(jobs: tuple[QueuedJob, ...], partitions: Sequence[str]) -> tuple[QueuedJob, ...]:
-    return tuple(job for job in jobs if not partitions or not set(partitions).isdisjoint(job.partitions))

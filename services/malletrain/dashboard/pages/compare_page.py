@@ -79,6 +79,7 @@ class ComparePage(Page):
 
     name = "compare"
     title = "Compare"
+    sections = _SECTIONS
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -95,10 +96,6 @@ class ComparePage(Page):
     def own_key(self) -> Hashable:
         """The answers are this viewer's alone."""
         return (id(self), self._version)
-
-    def sections(self) -> tuple[Section, ...]:
-        """What the page is made of."""
-        return _SECTIONS
 
     @property
     def metric(self) -> str:
@@ -134,25 +131,19 @@ class ComparePage(Page):
             {
                 "choice-note": _CHOICE_NOTE,
                 "notes": markup.paragraphs(self._notes()),
-                "groups": markup.links(
-                    (self._in_words(group), self._of_group(group), self._is_chosen(group)) for group in groups
-                ),
+                "groups": markup.links(self._link(group) for group in groups),
                 "metrics": markup.links(metrics),
             },
             {"compared": rows},
         )
 
-    def _of_group(self, group: JobGroup) -> str:
-        return self.selection.link("compare", group=group.called, owner=group.owner, metric="")
-
-    def _is_chosen(self, group: JobGroup) -> bool:
-        owner = self.selection.owner or self.viewer.user
-        return (group.called, group.owner) == (self.selection.group, owner)
-
-    def _in_words(self, group: JobGroup) -> str:
+    def _link(self, group: JobGroup) -> tuple[str, str, bool]:
+        """A group in words, the link to it, and whether it is the chosen one."""
         called = group.called if group.called == group.name else f"{group.called} {group.name}"
         owner = "" if group.owner == self.viewer.user else f" of {group.owner}"
-        return f"{called}{owner} ({group.count})"
+        link = self.selection.link("compare", group=group.called, owner=group.owner, metric="")
+        chosen = (self.selection.group, self.selection.owner or self.viewer.user)
+        return f"{called}{owner} ({group.count})", link, (group.called, group.owner) == chosen
 
     def _notes(self) -> list[str]:
         if not self.selection.group:

@@ -181,6 +181,7 @@ class JobPage(Page):
 
     name = "job"
     title = "Job"
+    sections = _SECTIONS
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -193,10 +194,6 @@ class JobPage(Page):
     def own_key(self) -> Hashable:
         """The answers are this viewer's alone."""
         return (id(self), self._own.version)
-
-    def sections(self) -> tuple[Section, ...]:
-        """What the page is made of."""
-        return _SECTIONS
 
     def figures(self) -> list[Any]:
         """Its figures."""

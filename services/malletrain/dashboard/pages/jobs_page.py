@@ -31,10 +31,7 @@ class JobsPage(Page):
 
     name = "jobs"
     title = "Jobs"
-
-    def sections(self) -> tuple[Section, ...]:
-        """What the page is made of."""
-        return _SECTIONS
+    sections = _SECTIONS
 
     def regions(self) -> Regions:
         """The parts that change."""

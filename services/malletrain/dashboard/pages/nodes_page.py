@@ -66,10 +66,7 @@ class NodesPage(Page):
 
     name = "nodes"
     title = "Nodes"
-
-    def sections(self) -> tuple[Section, ...]:
-        """What the page is made of."""
-        return _SECTIONS
+    sections = _SECTIONS
 
     def figures(self) -> list[Any]:
         """Its figures."""

@@ -68,10 +68,7 @@ class NowPage(Page):
 
     name = "now"
     title = "Now"
-
-    def sections(self) -> tuple[Section, ...]:
-        """What the page is made of."""
-        return _SECTIONS
+    sections = _SECTIONS
 
     def figures(self) -> list[Any]:
         """Its figures."""

@@ -152,12 +152,14 @@ class Page(ABC):
     Attributes:
         name: Its address without the slash.
         title: Its heading.
+        sections: What it is made of.
         zone: In which times are written.
         when_ready: Called once when the browser has drawn it.
     """
 
     name = ""
     title = ""
+    sections: tuple[Section, ...] = ()
 
     def __init__(self, shared: SharedData, viewer: Viewer, selection: Selection, theme: str) -> None:
         """
@@ -197,10 +199,6 @@ class Page(ABC):
         """Begin and end of what tables tell of, in seconds since the epoch."""
         return self.selection.period(self.history.now)
 
-    @abstractmethod
-    def sections(self) -> tuple[Section, ...]:
-        """What the page is made of."""
-
     def figures(self) -> list[Any]:
         """Its figures; their names are those of the sections."""
         return []
@@ -233,7 +231,7 @@ class Page(ABC):
             page=self,
             title=f"{self.title} · MalleTrain",
             pages=[(text, self.selection.link(name), name == self.name) for name, text in PAGES],
-            sections=self.sections(),
+            sections=self.sections,
             texts=regions.texts,
             bodies={name: regions.body(name) for name in regions.tables},
             place_of=place_of,

@@ -105,10 +105,7 @@ class PlanPage(Page):
 
     name = "plan"
     title = "Plan"
-
-    def sections(self) -> tuple[Section, ...]:
-        """What the page is made of."""
-        return _SECTIONS
+    sections = _SECTIONS
 
     @staticmethod
     def known_to(shared: SharedData, generation: int) -> PlanFact | None:
@@ -143,10 +140,6 @@ class PlanPage(Page):
         hidden = tuple(self.selection.arguments(plan=0).items())
         return ChoiceForm("plan", "Plan number", str(self.selection.plan or ""), "/plan", hidden)
 
-    def values(self, plan: PlanFact) -> PlanValues | None:
-        """What nodes are worth in a plan."""
-        return self.values_in(self.shared, plan)
-
     def figures(self) -> list[Any]:
         """Its figures."""
         self._drawn: PlanFact | None = None
@@ -161,7 +154,7 @@ class PlanPage(Page):
 
     def _columns(self) -> columns.Columns:
         plan = self.chosen_plan()
-        values = self.values(plan) if plan is not None else None
+        values = self.values_in(self.shared, plan) if plan is not None else None
         known = values.jobs[:_MAX_BARS] if values is not None else ()
         return {
             "job": [value.job_id for value in known],
@@ -186,7 +179,7 @@ class PlanPage(Page):
             texts = {"plan": markup.facts([("plan", self._missing())]), "choice": self._neighbours(None)}
             return Regions(texts, {"plans": self._others(), "rows": (), "needs": ()})
         names = {job.id: job.name for job in self.history.jobs.values()}
-        values = self.values(plan)
+        values = self.values_in(self.shared, plan)
         rows = views.plan_rows(plan, values, names, self.colours, self.selection)
         return Regions(
             {"plan": markup.facts(views.plan_facts(plan, values)), "choice": self._neighbours(plan)},

@@ -66,6 +66,7 @@ class UsagePage(Page):
 
     name = "usage"
     title = "Usage"
+    sections = _SECTIONS
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -82,10 +83,6 @@ class UsagePage(Page):
     def month(self) -> str:
         """The month that is shown, as 2026-07."""
         return self.selection.month or month_at(self.shared.watcher.now())
-
-    def sections(self) -> tuple[Section, ...]:
-        """What the page is made of."""
-        return _SECTIONS
 
     def regions(self) -> Regions:
         """The parts that change."""

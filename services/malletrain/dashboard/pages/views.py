@@ -139,11 +139,8 @@ def leaving_next(history: History) -> str:
     name = min(stays, key=lambda name: (stays[name], name))
     unknown = len(history.nodes) - len(stays)
     more = f"; of {unknown} others nothing is known" if unknown else ""
-    return f"{name}, expected to stay {duration(stays[name])} more, idle for {_idle_for(history, name)}{more}"
-
-
-def _idle_for(history: History, name: str) -> str:
-    return duration(history.now - (history.nodes or {})[name].idle_since)
+    idle_for = duration(history.now - history.nodes[name].idle_since)
+    return f"{name}, expected to stay {duration(stays[name])} more, idle for {idle_for}{more}"
 
 
 def eta_in_words(remaining: Eta | None) -> str:

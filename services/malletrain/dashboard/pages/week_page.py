@@ -58,10 +58,7 @@ class WeekPage(Page):
 
     name = "week"
     title = "Week"
-
-    def sections(self) -> tuple[Section, ...]:
-        """What the page is made of."""
-        return _SECTIONS
+    sections = _SECTIONS
 
     def own_key(self) -> Hashable:
         """Which replays there are, and whose jobs are named."""

@@ -219,7 +219,9 @@ def _windows(results: BatchResults) -> Exhibit:
             )
             by_genetic = sum(one.genetic_answers for one in trials)
             theirs = TABLE_3.get((machine, size), (None,) * len(ours))
-            rows.append((f"{machine}-s4", size, *_besides(ours, theirs), by_genetic))
+            rows.append(
+                (f"{machine}-s4", size, *(cell for pair in zip(ours, theirs, strict=True) for cell in pair), by_genetic)
+            )
     heads = (
         "workload",
         "window",
@@ -248,10 +250,6 @@ def _windows(results: BatchResults) -> Exhibit:
 
 def _number_or_none(cell: Cell) -> float | None:
     return cell if isinstance(cell, float) else None
-
-
-def _besides(ours: Sequence[float], theirs: Sequence[float | None]) -> list[float | None]:
-    return [value for pair in zip(ours, theirs, strict=True) for value in pair]
 
 
 def _readings(results: BatchResults) -> Exhibit:

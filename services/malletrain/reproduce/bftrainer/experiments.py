@@ -159,12 +159,13 @@ def _costs(job_sets: JobSets, base: ReplayOptions) -> list[Experiment]:
     jobs, factors = job_sets.hpo.jobs, [factor for factor in COST_FACTORS if factor != 1]
     return [
         *(Experiment(cost_name(factor), tuple(job.with_costs(factor) for job in jobs), base) for factor in factors),
-        *(Experiment(cost_name(factor, True), _dearer_growths(jobs, factor), base) for factor in factors),
+        *(
+            Experiment(
+                cost_name(factor, True), tuple(replace(job, scale_up_s=factor * job.scale_up_s) for job in jobs), base
+            )
+            for factor in factors
+        ),
     ]
-
-
-def _dearer_growths(jobs: Sequence[ReplayJob], factor: float) -> tuple[ReplayJob, ...]:
-    return tuple(replace(job, scale_up_s=factor * job.scale_up_s) for job in jobs)
 
 
 def _models(job_sets: JobSets, base: ReplayOptions) -> list[Experiment]:

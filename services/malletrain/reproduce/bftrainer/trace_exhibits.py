@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem, CostModel, Formulation
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, Formulation
 from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.allocator.solvers.solving import solve
 from malletrain.reproduce.bftrainer.experiments import SHORT_FRAGMENTS, TABLE_1
@@ -83,12 +83,9 @@ def _median_ms(
     problems: Sequence[AllocationProblem], formulation: Formulation, process: SolverProcess, limit_s: float = _LIMIT_S
 ) -> float:
     answers = [solve(problem, formulation, limit_s, process) for problem in problems]
-    seconds = (answer.solve_seconds if _in_time(answer) else limit_s for answer in answers)
+    in_time = [answer.status == "OPTIMAL" and not answer.fallback_reason for answer in answers]
+    seconds = [answer.solve_seconds if ok else limit_s for answer, ok in zip(answers, in_time, strict=True)]
     return 1000.0 * statistics.median(seconds)
-
-
-def _in_time(answer: Allocation) -> bool:
-    return answer.status == "OPTIMAL" and not answer.fallback_reason
 
 
 def _problem(jobs: Sequence[ReplayJob], count: int, nodes: int, rng: random.Random) -> AllocationProblem:

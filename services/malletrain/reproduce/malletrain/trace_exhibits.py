@@ -73,7 +73,8 @@ def lengths_exhibit(trace: Trace, rng: np.random.Generator) -> Exhibit:
         counted[f"synthetic, {count:,}"] = rng.choice(every, min(count, len(every)), replace=False)
     limits = (0.0, *FRAGMENT_LIMITS_S, np.inf)
     shares = {name: (np.histogram(lengths, limits)[0] / len(lengths)).tolist() for name, lengths in counted.items()}
-    names = [_bin_name(low, high) for low, high in pairwise(limits)]
+    bins = pairwise(limits)
+    names = [f"{low:g} and more" if high == np.inf else f"{low:g} to {high:g}" for low, high in bins]
     apart = {name: largest_difference(real, lengths) for name, lengths in counted.items() if name != "this trace"}
     return Exhibit(
         "figure-11",
@@ -93,7 +94,3 @@ def largest_difference(first: Seconds, second: Seconds) -> float:
     places = np.union1d(first, second)
     below = [np.searchsorted(np.sort(values), places, side="right") / len(values) for values in (first, second)]
     return float(np.abs(below[0] - below[1]).max())
-
-
-def _bin_name(low: float, high: float) -> str:
-    return f"{low:g} and more" if high == np.inf else f"{low:g} to {high:g}"

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Fragment, Trace
-from malletrain.simulator.batch.engine import Overrun
 from malletrain.simulator.batch.policies import policy_named
 from malletrain.simulator.batch.running import schedule_of
 from malletrain.simulator.batch.schedule import Schedule, node_names
@@ -34,11 +33,7 @@ def idle_trace_of(
     *,
     policy: str = "easy",
     nodes: int | None = None,
-    processors_per_node: int | None = None,
-    skip_too_large: bool = False,
-    overrun: Overrun = Overrun.KILL,
     window: Window = Window.SUBMITS,
-    min_idle_s: float = 0.0,
     counts: RowCounts | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
@@ -47,12 +42,8 @@ def idle_trace_of(
     Args:
         path: The log, plain or compressed.
         policy: `fcfs`, `easy` or `wfp`.
-        nodes: Nodes of the machine; None: the header's MaxNodes, or its MaxProcs divided by `processors_per_node`.
-        processors_per_node: Processors of a node; None: the header's ratio, or 1.
-        skip_too_large: Whether to skip jobs that are larger than the machine instead of refusing the log.
-        overrun: What happens to jobs that run longer than their estimate.
+        nodes: Nodes of the machine; None: as the header says.
         window: End of the trace; it begins at the first submission.
-        min_idle_s: Shortest fragment of the trace in seconds.
         counts: Counts lines that can't be used; None: the first one is an error.
         progress: Called now and then with how many jobs have started, and how many there are.
 
@@ -60,13 +51,10 @@ def idle_trace_of(
         InvalidInputError: the file or an argument is not valid; the error names file and line, or the argument.
     """
     chosen = policy_named(policy)
-    workload = read_workload(
-        path, nodes=nodes, processors_per_node=processors_per_node, skip_too_large=skip_too_large, counts=counts
-    )
+    workload = read_workload(path, nodes=nodes, counts=counts)
     count = len(workload.jobs)
     started = None if progress is None else lambda done: progress(done, count)
-    schedule = schedule_of(workload, chosen, overrun=overrun, progress=started)[0]
-    return idle_trace(schedule, window=window, min_idle_s=min_idle_s)
+    return idle_trace(schedule_of(workload, chosen, progress=started)[0], window=window)
 
 
 def idle_trace(schedule: Schedule, *, window: Window = Window.SUBMITS, min_idle_s: float = 0.0) -> Trace:

@@ -84,7 +84,6 @@ def method_run(
     settings: WindowSettings,
     *,
     overrun: Overrun = Overrun.KILL,
-    progress: Callable[[int], None] | None = None,
     clock: Callable[[], float] = lambda: 0.0,
 ) -> MethodRun:
     """Simulate a workload and measure the schedule.
@@ -92,7 +91,7 @@ def method_run(
     Raises:
         InvalidInputError: as in `schedule_of`, or no job is submitted in the measured seconds.
     """
-    done, counts = schedule_of(workload, policy, settings, overrun=overrun, progress=progress, clock=clock)
+    done, counts = schedule_of(workload, policy, settings, overrun=overrun, clock=clock)
     name = BASELINE if settings.selection is None else settings.selection.method.value
     return MethodRun(name, done, counts, usage_of(done, machine_with(workload), workload.measured_s))
 

@@ -6,7 +6,7 @@ import csv
 import gzip
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
@@ -135,7 +135,7 @@ def statistics_of(schedule: Schedule) -> ScheduleStatistics:
         utilisation=work / (makespan_s * schedule.nodes),
         mean_wait_s=fmean(waits),
         median_wait_s=median(waits),
-        wait_95_s=_nearest_rank(waits, 0.95),
+        wait_95_s=waits[math.ceil(0.95 * len(waits)) - 1],
         mean_bounded_slowdown=fmean(run.bounded_slowdown for run in schedule.runs),
     )
 
@@ -144,10 +144,6 @@ def node_names(nodes: int) -> tuple[str, ...]:
     """Names of a machine's nodes: n0001, n0002, …, with equally many digits."""
     width = max(4, len(str(nodes)))
     return tuple(f"n{number:0{width}}" for number in range(1, nodes + 1))
-
-
-def _nearest_rank(ascending: Sequence[float], share: float) -> float:
-    return ascending[math.ceil(share * len(ascending)) - 1]
 
 
 _COLUMNS: Mapping[str, Callable[[BatchRun], float | int | bool | None]] = MappingProxyType(

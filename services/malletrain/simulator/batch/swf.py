@@ -144,7 +144,8 @@ def parse_log(lines: Iterable[bytes], name: str, counts: RowCounts | None = None
             if more:
                 if records:
                     raise InvalidInputError(f"{name}:{line}: {more[1]}", "a header before the first job")
-                _check_further(more[1], more[2], f"{name}:{line}: {more[1]}")
+                checked = parse_burst_buffer if more[1].lower() == _BURST_BUFFER else parse_ssd
+                checked(more[2], f"{name}:{line}: {more[1]}")
                 further.setdefault(more[1].lower(), more[2])
                 continue
             match = _COMMENT.match(text)
@@ -179,10 +180,6 @@ def parse_log(lines: Iterable[bytes], name: str, counts: RowCounts | None = None
         further.get(_BURST_BUFFER),
         further.get(_LOCAL_SSD),
     )
-
-
-def _check_further(header: str, text: str, place: str) -> None:
-    (parse_burst_buffer if header.lower() == _BURST_BUFFER else parse_ssd)(text, place)
 
 
 def _fields_beyond(further: dict[str, str], name: str, line: int) -> int:

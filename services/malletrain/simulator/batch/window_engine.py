@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from malletrain.selection.problem import (
     FreeResources,
@@ -147,14 +146,10 @@ class ExpectedReleases:
         shadow_s = now_s
         for amount, by_end in missing:
             if amount > 0:
-                shadow_s = max(shadow_s, _end_at(ends, by_end, amount))
+                shadow_s = max(shadow_s, float(ends[by_end.searchsorted(amount)]))
         ended = int(ends.searchsorted(shadow_s, side="right"))
         small, large, burst_buffer = freed[ended - 1].tolist() if ended else (0, 0, 0)
         return shadow_s, Amounts(free.small + small, free.large + large, free.burst_buffer_gb + burst_buffer)
-
-
-def _end_at(ends: NDArray[np.float64], freed: NDArray[np.int64], amount: int) -> float:
-    return float(ends[freed.searchsorted(amount)])
 
 
 def simulate_window(

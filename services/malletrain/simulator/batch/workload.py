@@ -109,12 +109,10 @@ class BatchWorkload:
             excess = beyond(job, self.resources)
             if excess:
                 raise InvalidInputError(f"jobs[{index}].{excess[0]}", excess[1], excess[2])
-        if self.measured_s is not None and not _any_submitted(self.jobs, *self.measured_s):
-            raise InvalidInputError("measure", "seconds in which jobs are submitted", self.measured_s)
-
-
-def _any_submitted(jobs: Iterable[BatchJob], first_s: float, last_s: float) -> bool:
-    return any(first_s <= job.submit_s <= last_s for job in jobs)
+        if self.measured_s is not None:
+            first_s, last_s = self.measured_s
+            if not any(first_s <= job.submit_s <= last_s for job in self.jobs):
+                raise InvalidInputError("measure", "seconds in which jobs are submitted", self.measured_s)
 
 
 def read_workload(

@@ -63,16 +63,16 @@ def kneed(single: float, knee: int, largest: int) -> tuple[ScalingPoint, ...]:
     return tuple(ScalingPoint(n, rate) for n, rate in zip(range(1, largest + 1), rates, strict=True))
 
 
-def shapes_of(published: Curves, largest: int = 64) -> dict[str, tuple[ScalingPoint, ...]]:
-    """True curves by name: the published ones, and some with a knee, up to `largest` nodes."""
+def shapes_of(published: Curves) -> dict[str, tuple[ScalingPoint, ...]]:
+    """True curves by name: the published ones, and some with a knee, up to 64 nodes."""
     shapes = {name: tuple(point for point in curve if point.nodes > 0) for name, curve in published.items()}
     for knee in (6, 12, 24):
-        shapes[f"knee at {knee}"] = kneed(1000.0, knee, largest)
+        shapes[f"knee at {knee}"] = kneed(1000.0, knee, 64)
     return shapes
 
 
 def profile_of(
-    shape: str, curve: tuple[ScalingPoint, ...], spread: float, strategy: ScaleStrategy, seed: int, held: int = 1
+    shape: str, curve: tuple[ScalingPoint, ...], spread: float, strategy: ScaleStrategy, seed: int
 ) -> ProfileAccuracy:
     """Profile one job alone on as many idle nodes as it can use.
 
@@ -82,7 +82,6 @@ def profile_of(
         spread: StepNoise of the steps.
         strategy: How scales are chosen.
         seed: Of the noise.
-        held: Node count below which the pool is kept until the profile begins: the job trains there first.
 
     Raises:
         LookupError: the profile did not end.
@@ -90,8 +89,8 @@ def profile_of(
     largest = curve[-1].nodes
     job = ReplayJob("j", shape, 0.0, _UP_S, _DOWN_S, 1, largest, _ENDLESS, curve)
     names = tuple(f"n{index:03d}" for index in range(largest))
-    # The other nodes become idle a minute later, so that the job has to grow.
-    begins = [0.0 if index < held else 60.0 for index in range(largest)]
+    # The other nodes become idle a minute after the first, so that the job has to grow.
+    begins = [0.0, *(60.0 for _ in names[1:])]
     trace = Trace(tuple(Fragment(name, b, _HOURS_S) for name, b in zip(names, begins, strict=True)), names, _HOURS_S)
     options = ReplayOptions(duration_s=_HOURS_S - 1.0)
     settings = ProfilerSettings(strategy=strategy, retry_seconds=5.0)

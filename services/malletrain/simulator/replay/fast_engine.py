@@ -282,7 +282,8 @@ class _Replay:
             event = self._events[position] if position < len(self._events) else None
             if self._eager:
                 now = min(now, self._next_arrival(), min((run.finish_s for run in self._active), default=inf))
-                now = min(now, self._next_advice())
+                if self._advisor is not None:
+                    now = min(now, max(self._now, self._advisor.next_look_s()))
             if now >= self._options.duration_s:
                 break
             if event is not None and event.time_s > now:
@@ -291,9 +292,6 @@ class _Replay:
             self._step(now, event)
             progress(now)
         return self._finish()
-
-    def _next_advice(self) -> float:
-        return inf if self._advisor is None else max(self._now, self._advisor.next_look_s())
 
     def _next_arrival(self) -> float:
         if len(self._active) >= self._options.max_parallel or self._arrivals.room(len(self._waiting)) == 0:

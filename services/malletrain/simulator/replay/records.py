@@ -149,7 +149,7 @@ def job_record(run: RunningJob) -> JobRecord:
         started_s=run.started_s,
         ended_s=run.ended_s,
         samples=run.done,
-        unit=unit_of(run),
+        unit=run.unit,
         node_seconds=run.node_seconds,
         preemptions=run.preemptions,
         rescales=run.rescales,
@@ -165,15 +165,10 @@ def work_ended_s(result: ReplayResult) -> float | None:
     return max(ends) if result.queue_empty is not None and ends and len(ends) == len(result.jobs) else None
 
 
-def unit_of(run: RunningJob) -> float:
-    """Value of a sample of a job in the metric."""
-    return run.unit
-
-
 def outcome_so_far(ended: Iterable[JobRecord], running: Iterable[RunningJob], now_s: float) -> float:
     """Samples processed up to `now_s` by jobs that are done and by those that are not, each weighted by its unit."""
     done = sum(job.samples * job.unit for job in ended)
-    return done + sum(run.done_at(now_s) * unit_of(run) for run in running)
+    return done + sum(run.done_at(now_s) * run.unit for run in running)
 
 
 HOUR_S, DAY_S, WEEK_S = 3600.0, 86_400.0, 604_800.0

@@ -158,7 +158,9 @@ def parquet_rows(path: Path, columns: ColumnNames) -> Iterator[tuple[Line, dict[
             for batch in file.iter_batches(columns=sorted(set(names.values()))):
                 # Python's times have microseconds: what is finer is cut off.
                 fields = [
-                    field.with_type(pyarrow.timestamp("us", field.type.tz)) if _is_nanoseconds(field.type) else field
+                    field.with_type(pyarrow.timestamp("us", field.type.tz))
+                    if str(field.type).startswith("timestamp[ns")
+                    else field
                     for field in batch.schema
                 ]
                 table = pyarrow.Table.from_batches([batch]).cast(pyarrow.schema(fields), safe=False)
@@ -167,10 +169,6 @@ def parquet_rows(path: Path, columns: ColumnNames) -> Iterator[tuple[Line, dict[
                     yield Line(str(path), number, "", ": row "), {what: row[name] for what, name in names.items()}
     except (pyarrow.ArrowException, OSError) as error:
         raise InvalidInputError(str(path), f"a readable Parquet file ({error})") from error
-
-
-def _is_nanoseconds(kind: object) -> bool:
-    return str(kind).startswith("timestamp[ns")
 
 
 def json_rows(values: Iterable[JsonValue], columns: ColumnNames) -> Iterator[tuple[Line, dict[str, object]]]:
