@@ -13,10 +13,10 @@ from malletrain.cli.simulate.advice_rounds import (
     MAX_FAILURES,
     NotAppliedError,
     RoundSettings,
+    apply_changes,
     outcome_lines,
     run_rounds,
 )
-from malletrain.cli.simulate.applying import apply_changes
 from malletrain.cli.simulate.change_record import LONG_BYTES, open_record
 from malletrain.cli.simulate.reordering import ChangeKind, NiceChange, Reordering, ReorderLimits, StandingChange
 from malletrain.runtime.clock import ManualClock

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.simulate.applying import apply_changes, ask_priorities
+from malletrain.cli.simulate.advice_rounds import apply_changes, ask_priorities
 from malletrain.cli.simulate.change_record import open_record
 from malletrain.cli.simulate.reordering import ChangeKind, NiceChange, Reordering
 from malletrain.runtime.clock import SystemClock

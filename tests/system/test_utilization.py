@@ -16,8 +16,9 @@ import pytest
 
 from malletrain.allocator.utilization.definition import IN_WORDS, MinuteUse, Utilization, last_hour, utilization_of
 from malletrain.allocator.utilization.store import UtilizationStore
-from malletrain.cli.journal.reading import minute_of, read_journal
+from malletrain.cli.journal.reading import read_journal
 from malletrain.cli.shared.settings import load
+from malletrain.observer.intake import minute_use
 from malletrain.runtime.database.migrating import open_database
 from malletrain.simulator.journal.conversion import what_if
 from malletrain.simulator.replay.options import ReplayOptions
@@ -80,7 +81,7 @@ def system(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Depl
 def recorded(system: Deployment) -> list[MinuteUse]:
     with closing(system.stubs) as stubs:
         answer = stubs.allocator.ListUtilization(allocator_pb2.ListUtilizationRequest(), timeout=SECONDS)
-    return [minute_of(minute) for minute in answer.minutes]
+    return [minute_use(minute) for minute in answer.minutes]
 
 
 def alike(system: Deployment, told: Callable[[Utilization], bool]) -> None:

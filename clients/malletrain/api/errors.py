@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 import grpc
 
-from malletrain.caller.call_errors import exception_of
-from malletrain.caller.stubs import ServiceCallError
+from malletrain.caller.stubs import ServiceCallError, exception_of
 from malletrain.runtime.access.identity import PermissionDeniedError, UnauthenticatedError
 from malletrain.runtime.errors import (
     InvalidInputError,

@@ -36,11 +36,7 @@ def groups_of(jobs: Iterable[JobFact], user: str) -> list[JobGroup]:
         name = search_of(job.name) or job.name
         key = (job.array or job.fleet or name, name, job.owner)
         counted[key] += 1
-        newest[key] = max(newest.get(key, ""), _padded(job.id))
+        newest[key] = max(newest.get(key, ""), job.id.removeprefix("j").zfill(20))
     several = [key for key, count in counted.items() if count > 1 and key[0]]
     several.sort(key=lambda key: (key[2] == user, newest[key]), reverse=True)
     return [JobGroup(*key, counted[key]) for key in several]
-
-
-def _padded(job_id: str) -> str:
-    return job_id.removeprefix("j").zfill(20)

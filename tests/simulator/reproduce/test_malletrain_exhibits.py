@@ -15,13 +15,15 @@ from malletrain.reproduce.malletrain.exhibits import (
     StartTrial,
     cabinet_of,
     fragments_exhibit,
+    gaps_exhibit,
+    largest_difference,
+    lengths_exhibit,
     scaling_exhibit,
     scatter_of,
     start_exhibit,
     start_score,
 )
 from malletrain.reproduce.malletrain.systems import Mix, WorkloadKind
-from malletrain.reproduce.malletrain.trace_exhibits import gaps_exhibit, largest_difference, lengths_exhibit
 from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.options import ReplayOptions
 from tests.simulator.replay.builders import idle

@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -331,21 +332,8 @@ class Observed:
 
 
 def _step(note: dict[str, Any]) -> Step:
-    return Step(
-        rank=note["rank"],
-        workers=note["workers"],
-        seconds=note["seconds"],
-        size=note["size"],
-        rows=tuple(note["rows"]),
-        loss=note["loss"],
-        rates=tuple(note["rates"]),
-        before=note["before"],
-        after=note["after"],
-        sharded=note["sharded"],
-        process=note["pid"],
-        together=note["together"],
-        reported=note["reported"],
-        schedule=tuple(note["schedule"]) if note["schedule"] else None,
-        base_rates=tuple(note["base_rates"]),
-        heeds_stop=note["heeds_stop"],
-    )
+    """A step as it is noted: by the names of its fields, with lists in place of tuples."""
+    known = {field.name: note[field.name] for field in fields(Step) if field.name != "process"}
+    tuples = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+    schedule = {"schedule": tuple(note["schedule"]) if note["schedule"] else None}
+    return Step(process=note["pid"], **(known | tuples | schedule))

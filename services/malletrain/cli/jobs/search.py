@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import grpc
 import typer
 
-from malletrain.caller.call_errors import exception_of
 from malletrain.caller.job_file import read_job_text
 from malletrain.caller.job_request import default_name
 from malletrain.caller.searching.driver import SearchListeners, trial_name
 from malletrain.caller.searching.start import SearchRequest, in_file, read_search_file, run_search
 from malletrain.caller.searching.studies import JOB_KEY, REASON_KEY, new_name
+from malletrain.caller.stubs import exception_of
 from malletrain.cli.jobs.job_output import parameters_in_words
 from malletrain.cli.jobs.needs import parse_nodes
 from malletrain.cli.jobs.waiting import INTERRUPTED

@@ -32,6 +32,7 @@ from malletrain.model.scaling import ScalingPoint
 from malletrain.monitor.machine.progress import first_batches
 from malletrain.monitor.machine.stalls import MeasuredRescale
 from malletrain.monitor.store import MonitorStore
+from malletrain.observer.intake import minute_use
 from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.backup.writing import copy_database
 from malletrain.runtime.config import Settings
@@ -172,7 +173,7 @@ class _LivePast:
         request = allocator_pb2.ListUtilizationRequest()
         try:
             for page in all_pages(self._stubs.allocator.ListUtilization, request, timeout=_PAGE_SECONDS):
-                yield from map(minute_of, page.minutes)
+                yield from map(minute_use, page.minutes)
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:  # an Allocator of the version before
                 raise
@@ -201,17 +202,6 @@ def idle_row(message: allocator_pb2.IdleChange) -> IdleRow:
     """
     kind = allocator_pb2.IdleChangeKind.Name(message.kind).removeprefix("IDLE_CHANGE_KIND_")
     return IdleRow(message.unix_seconds, IdleRowKind(kind), dict(message.joined), tuple(message.left))
-
-
-def minute_of(message: allocator_pb2.UtilizationMinute) -> MinuteUse:
-    """U of a minute."""
-    return MinuteUse(
-        float(message.unix_seconds),
-        message.nodes,
-        message.trained_samples,
-        message.free_samples,
-        message.static_samples,
-    )
 
 
 def measured_job(progress: monitor_pb2.Progress, record: monitor_pb2.ScalingRecord) -> MeasuredJob:

@@ -139,37 +139,15 @@ def import_services() -> None:
 
 def _factory(name: ServiceName, config: Path | None) -> Callable[[AllSettings, Installation], Service]:
     """Creates the service. Imports that service only: the libraries of the others cost memory and start-up time."""
-    clock = SystemClock()
+    create = import_module(f"malletrain.{name.value}.service").create
     chosen = ["--config", str(config)] if config else []
     replays = [sys.executable, "-P", "-m", "malletrain.cli.operate.tuning_replays", *chosen]
-    match name:
-        case ServiceName.SCAVENGER:
-            from malletrain.scavenger.service import create as create_scavenger
+    further = [replays] if name is ServiceName.ALLOCATOR else []
 
-            return lambda settings, installation: create_scavenger(
-                settings, settings.scavenger, clock, installation.credential("scavenger")
-            )
-        case ServiceName.MONITOR:
-            from malletrain.monitor.service import create as create_monitor
+    def started(settings: AllSettings, installation: Installation) -> Service:
+        # JobManager makes tokens and certificates, too; the others show a credential of their own.
+        access = installation if name is ServiceName.JOB_MANAGER else installation.credential(name.value)
+        service: Service = create(settings, getattr(settings, name.value), SystemClock(), access, *further)
+        return service
 
-            return lambda settings, installation: create_monitor(
-                settings, settings.monitor, clock, installation.credential("monitor")
-            )
-        case ServiceName.JOB_MANAGER:
-            from malletrain.job_manager.service import create as create_job_manager
-
-            return lambda settings, installation: create_job_manager(
-                settings, settings.job_manager, clock, installation
-            )
-        case ServiceName.PROFILER:
-            from malletrain.profiler.service import create as create_profiler
-
-            return lambda settings, installation: create_profiler(
-                settings, settings.profiler, clock, installation.credential("profiler")
-            )
-        case ServiceName.ALLOCATOR:
-            from malletrain.allocator.service import create as create_allocator
-
-            return lambda settings, installation: create_allocator(
-                settings, settings.allocator, clock, installation.credential("allocator"), replays
-            )
+    return started

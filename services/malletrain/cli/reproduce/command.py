@@ -377,6 +377,8 @@ def reproduce_malletrain(
         ALLOCATORS,
         concurrent_times,
         fragments_exhibit,
+        gaps_exhibit,
+        lengths_exhibit,
         order_exhibit,
         scaling_exhibit,
         solver_exhibit,
@@ -384,7 +386,6 @@ def reproduce_malletrain(
     )
     from malletrain.reproduce.malletrain.systems import Mix, System, Trial, WorkloadKind
     from malletrain.reproduce.malletrain.systems import score as run_trial
-    from malletrain.reproduce.malletrain.trace_exhibits import gaps_exhibit, lengths_exhibit
 
     measured = real_exhibits(real)
     make_folder(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -133,31 +134,18 @@ def replay(
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """Replay a log, or an installation's own past: what would the idle nodes have trained?"""
+    given = locals()
     if (trace is None) == (journal is None):
         raise InvalidInputError("--trace", "--trace or --journal, and not both")
+    alike = {entry.name: given[entry.name] for entry in fields(ReplayOptions) if entry.name in given}
+    alike["burst_buffer_gb"] = parse_burst_buffer(burst_buffer)
     options = ReplayOptions(
         # A whole trace's length is not known before it is read.
         duration_s=hours * _HOUR_S if hours is not None else 1.0,
-        policy=policy,
         forward_s=forward,
-        forward_policy=forward_policy,
-        forward_share=forward_share,
-        max_parallel=max_parallel,
-        max_parallel_per_owner=max_parallel_per_owner,
-        max_nodes_per_owner=max_nodes_per_owner,
         fair_share_half_life_s=fair_share_half_life,
-        burst_buffer_gb=parse_burst_buffer(burst_buffer),
-        admission=admission,
-        window=window,
-        starvation_bound=starvation_bound,
-        accounting=accounting,
-        cost_model=cost_model,
-        charge=charge,
-        metric=metric,
         commit_s=commit_seconds,
-        fixed_nodes=fixed_nodes,
-        paper_quirks=paper_quirks,
-        engine=engine,
+        **alike,
     )
     if pool is not None:
         options = options.of_pool(terms_of_pool(pool))

@@ -109,24 +109,11 @@ def convert(
     nodes_count: Annotated[int | None, typer.Option(min=1, help="Nodes of the machine. (swf, csv)")] = None,
 ) -> None:
     """Convert a log into a trace of idle nodes."""
-    arguments = {
-        "--nodes": nodes,
-        "--window": window,
-        "--down": down,
-        "--only-nodes": only_nodes,
-        "--zone": zone,
-        "--strict": strict or None,
-        "--max-skipped": max_skipped,
-        "--debounce": debounce,
-        "--header": header,
-        "--column": column,
-        "--slots-per-node": slots_per_node,
-        "--policy": policy,
-        "--nodes-count": nodes_count,
-    }
-    for name, value in arguments.items():
-        if value is not None and name not in _OPTIONS[log_format]:
-            raise InvalidInputError(name, f"no such option with --from {log_format}")
+    own = {name: value for name, value in locals().items() if name not in ("inputs", "log_format", "out")}
+    for name, value in own.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is not None and value is not False and option not in _OPTIONS[log_format]:
+            raise InvalidInputError(option, f"no such option with --from {log_format}")
     about: dict[str, object] = {"source": f"{log_format}: {', '.join(path.name for path in inputs)}"}
     notes: tuple[str, ...] = ()
     share = MAX_SKIPPED if max_skipped is None else max_skipped / 100

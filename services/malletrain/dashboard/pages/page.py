@@ -20,7 +20,7 @@ from malletrain.dashboard.pages import markup, views
 from malletrain.dashboard.pages.markup import Regions, Section
 from malletrain.dashboard.pages.older_jobs import OlderJobs
 from malletrain.dashboard.pages.selection import SPANS, Selection, shown_in, zone_in_words, zone_named
-from malletrain.dashboard.templates import page_template
+from malletrain.dashboard.templates import template
 from malletrain.observer.history import History
 from malletrain.observer.troubles import troubles
 
@@ -227,7 +227,7 @@ class Page(ABC):
         regions = self._regions = self._all_regions()
         with shown_in(self.zone):
             zone = zone_in_words(self.history.now)
-        beginning: str = page_template().render(
+        beginning: str = template("page.html").render(
             page=self,
             title=f"{self.title} · MalleTrain",
             pages=[(text, self.selection.link(name), name == self.name) for name, text in PAGES],

@@ -32,7 +32,7 @@ from malletrain.dashboard.pages.what_if import course_columns
 from malletrain.dashboard.server.context import ServerContext
 from malletrain.dashboard.server.link_peers import ends_of, objection
 from malletrain.dashboard.server.page_access import harden
-from malletrain.dashboard.templates import denied_template, told_template
+from malletrain.dashboard.templates import template
 from malletrain.dashboard.templates.files import SCRIPTS, SCRIPTS_COOKIE, File, file_named
 from malletrain.observer import intake
 from malletrain.observer.history import History
@@ -68,7 +68,7 @@ class _Plain(RequestHandler):
 
     def deny(self, heading: str, text: str, status: int, following: str = "") -> None:
         self.set_status(status)
-        self.finish(denied_template().render(heading=heading, text=text, next=following))
+        self.finish(template("denied.html").render(heading=heading, text=text, next=following))
 
 
 class Login(_Plain):
@@ -90,7 +90,7 @@ class Login(_Plain):
             return
         viewer = await self._verify(token)
         if viewer is not None:
-            self.finish(denied_template().render(heading="Welcome", text=_welcome(viewer), next="", token=token))
+            self.finish(template("denied.html").render(heading="Welcome", text=_welcome(viewer), next="", token=token))
 
     async def post(self) -> None:
         """The form. A link that lets one browser in is used up by it, not by a look at it."""
@@ -120,7 +120,7 @@ class Login(_Plain):
             self._deny_other_browser(code)
             return
         self._set_cookie(self._mark_cookie, mark, seconds=LIFESPAN_S)
-        self.finish(denied_template().render(heading="Welcome", text=_welcome(viewer), next="", code=code))
+        self.finish(template("denied.html").render(heading="Welcome", text=_welcome(viewer), next="", code=code))
 
     async def _enter_by_link(self, code: str) -> None:
         """Let the browser in that has opened a link; the link is used up only if that is done."""
@@ -367,7 +367,7 @@ class Actions(_Plain):
 
     def _answer(self, heading: str, text: str, status: int, back: str) -> None:
         self.set_status(status)
-        self.finish(told_template().render(heading=heading, text=text, back=back))
+        self.finish(template("told.html").render(heading=heading, text=text, back=back))
 
 
 async def data_of(shared: SharedData, viewer: Viewer, page: str, name: str, selection: Selection) -> Columns | None:

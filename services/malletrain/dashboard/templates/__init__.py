@@ -18,16 +18,9 @@ def _environment() -> Environment:
     return environment
 
 
-def page_template() -> Template:
-    """The template of every page."""
-    return _environment().get_template("page.html")
+def template(name: str) -> Template:
+    """A template: `page.html` of every page, `told.html` of what is told of an action that was not done, `denied.html`.
 
-
-def told_template() -> Template:
-    """The template of what is told of an action that was not done."""
-    return _environment().get_template("told.html")
-
-
-def denied_template() -> Template:
-    """The template of what is shown to those who show no token."""
-    return _environment().get_template("denied.html")
+    The last is shown to those who show no token.
+    """
+    return _environment().get_template(name)
