@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.caller.job_request import AskedLaunch, JobRequest, choose_launch, job_spec, parse_backend
+from malletrain.caller.job_request import JobRequest, choose_launch, job_spec, parse_backend
 from malletrain.runtime.errors import InvalidInputError
 
 SINGLE = "for _ in range(9): pass\n"
@@ -17,8 +17,15 @@ ELASTIC = "from malletrain.client.elastic import init\n"
 
 def asked(
     backend: str = "", least: int = 1, most: int | None = None, permitted: tuple[int, ...] = (), slots: int = 0
-) -> AskedLaunch:
-    return AskedLaunch(parse_backend(backend), least, most, permitted, slots)
+) -> JobRequest:
+    return JobRequest(
+        command=["python", "train.py"],
+        backend=backend,
+        min_nodes=least,
+        max_nodes=most,
+        permitted=permitted,
+        slots=slots,
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,10 +51,10 @@ def asked(
     ],
 )
 def test_a_script_gets_the_backend_and_the_scale_that_it_can_use(
-    tmp_path: Path, source: str, options: AskedLaunch, backend: str, most: int, said: str
+    tmp_path: Path, source: str, options: JobRequest, backend: str, most: int, said: str
 ) -> None:
     (tmp_path / "train.py").write_text(source)
-    chosen = choose_launch(["python", "train.py"], tmp_path, options)
+    chosen = choose_launch(options, tmp_path)
     assert (chosen.backend, chosen.max_nodes) == (parse_backend(backend), most)
     assert said in chosen.note
     assert bool(said) == bool(chosen.note)
@@ -57,7 +64,7 @@ def test_a_script_gets_the_backend_and_the_scale_that_it_can_use(
 def test_a_single_process_is_refused_where_it_must_have_more_nodes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SINGLE)
     with pytest.raises(InvalidInputError, match=r"--min: .*train.py is a single process"):
-        choose_launch(["python", "train.py"], tmp_path, asked(least=2))
+        choose_launch(asked(least=2), tmp_path)
 
 
 def test_the_option_that_asks_for_more_nodes_is_named(tmp_path: Path) -> None:
@@ -72,6 +79,6 @@ def test_the_option_that_asks_for_more_nodes_is_named(tmp_path: Path) -> None:
 def test_what_is_said_can_be_shown(tmp_path: Path) -> None:
     name = "\x1b[31m" + "x" * 200 + ".py"
     (tmp_path / name).write_text(SINGLE)
-    note = choose_launch(["python", name], tmp_path, asked()).note
+    note = choose_launch(replace(asked(), command=["python", name]), tmp_path).note
     assert note.isprintable()
     assert len(note) <= 512

@@ -24,7 +24,6 @@ OTHER_STARTS = {
     "cli/operate/doctor.py": {"subprocess.run"},
     "cli/operate/doctor_checks.py": {"subprocess.run"},
     "cli/operate/service_forks.py": {"os.fork"},
-    "cli/reproduce/command.py": {"ProcessPoolExecutor"},
     "reproduce/executors.py": {"ProcessPoolExecutor"},
     "common/standby/child.py": {"os.fork"},
     "common/standby/program.py": {"os.fork"},

@@ -5,7 +5,6 @@ The backend and the largest scale are those that fit the script, where they are 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from malletrain.caller.sizes import parse_burst_buffer, parse_memory
-from malletrain.common.launch_advice import LaunchAdvice, advise
+from malletrain.common.launch_advice import advise
 from malletrain.common.script_reading import read_script
 from malletrain.model.node_needs import MAX_AMOUNTS
 from malletrain.model.topology import MAX_LEVELS, TopologyPreference
@@ -25,31 +24,9 @@ from malletrain.v1 import resources_pb2
 
 Backend: TypeAlias = "resources_pb2.LauncherBackend.ValueType"
 
-_UNSPECIFIED = resources_pb2.LAUNCHER_BACKEND_UNSPECIFIED
 _MAX_NODES = 8
 """Largest scale of a job that names none."""
 _MAX_NOTE_LENGTH = 512
-
-
-@dataclass(frozen=True)
-class AskedLaunch:
-    """What the options of a submission say.
-
-    Attributes:
-        backend: Launcher backend.
-        min_nodes: Smallest scale in nodes.
-        max_nodes: Largest scale in nodes; None: not said.
-        permitted: Permitted scales in nodes; empty: all.
-        slots: Worker processes per node; 0: not said.
-        min_option: What says the smallest scale.
-    """
-
-    backend: Backend
-    min_nodes: int
-    max_nodes: int | None
-    permitted: Sequence[int]
-    slots: int
-    min_option: str = "--min"
 
 
 @dataclass(frozen=True)
@@ -69,28 +46,30 @@ class ChosenLaunch:
     note: str
 
 
-def choose_launch(
-    command: Sequence[str], directory: Path, request: AskedLaunch, environment: Mapping[str, str] = os.environ
-) -> ChosenLaunch:
-    """Look at the command's files, which are never run, and choose what was not asked for.
+def choose_launch(request: JobRequest, directory: Path) -> ChosenLaunch:
+    """Look at the files of a job's command, which are never run, and choose what was not asked for.
 
     Args:
-        command: Program and arguments.
+        request: What was asked for. PATH and PYTHONPATH of its variables say where its files are.
         directory: Folder that the workers start in.
-        request: What was asked for.
-        environment: The job's variables; PATH and PYTHONPATH say where its files are.
 
     Raises:
-        InvalidInputError: more nodes are asked for than the script can use.
+        InvalidInputError: there is no such backend, or more nodes are asked for than the script can use.
     """
-    named = "" if request.backend == _UNSPECIFIED else _name(request.backend)
-    most = max(request.max_nodes or max((request.min_nodes, *request.permitted)), request.slots)
-    several = most > 1 or (request.max_nodes is None and not request.permitted and named != "command")
-    script = read_script(command, directory, environment.get("PATH"), environment.get("PYTHONPATH", ""))
-    advice = advise(script, named, several=several, scale_named=(request.max_nodes or 0) > 1)
-    if advice.one_node and request.min_nodes > 1:
-        raise InvalidInputError(request.min_option, f"1, or a --backend: {advice.note}", request.min_nodes)
-    most_nodes = _max_nodes(advice, request)
+    parse_backend(request.backend)
+    least, option = smallest_scale(request)
+    most = max(request.max_nodes or max((least, *request.permitted)), request.slots)
+    several = most > 1 or (request.max_nodes is None and not request.permitted and request.backend != "command")
+    script = read_script(request.command, directory, request.env.get("PATH"), request.env.get("PYTHONPATH", ""))
+    advice = advise(script, request.backend, several=several, scale_named=(request.max_nodes or 0) > 1)
+    if advice.one_node and least > 1:
+        raise InvalidInputError(option, f"1, or a --backend: {advice.note}", least)
+    if advice.one_node:
+        most_nodes = 1
+    elif request.max_nodes is not None:
+        most_nodes = request.max_nodes
+    else:
+        most_nodes = max((least, *request.permitted)) if advice.usually_one_node else max(least, _MAX_NODES)
     return ChosenLaunch(
         resources_pb2.LauncherBackend.Value(f"LAUNCHER_BACKEND_{advice.backend.upper() or 'UNSPECIFIED'}"),
         most_nodes,
@@ -99,18 +78,10 @@ def choose_launch(
     )
 
 
-def _max_nodes(advice: LaunchAdvice, request: AskedLaunch) -> int:
-    if advice.one_node:
-        return 1
-    if request.max_nodes is not None:
-        return request.max_nodes
-    return (
-        max((request.min_nodes, *request.permitted)) if advice.usually_one_node else max(request.min_nodes, _MAX_NODES)
-    )
-
-
-def _name(backend: Backend) -> str:
-    return resources_pb2.LauncherBackend.Name(backend).removeprefix("LAUNCHER_BACKEND_").lower()
+def smallest_scale(request: JobRequest) -> tuple[int, str]:
+    """The smallest scale in nodes, a replica's where none was asked for; and the option that says it."""
+    by_replica = request.min_nodes == 1 and request.nodes_per_replica > 1
+    return (request.nodes_per_replica, "--nodes-per-replica") if by_replica else (request.min_nodes, "--min")
 
 
 _MAX_NAME_LENGTH = 128
@@ -216,20 +187,14 @@ def job_spec(request: JobRequest) -> resources_pb2.JobSpec:
     """
     directory = (request.workdir or Path.cwd()).resolve()
     replica = max(request.nodes_per_replica, 1)
-    # Nothing was asked for but the default.
-    by_replica = request.min_nodes == 1 and replica > 1
-    min_nodes, option = (replica, "--nodes-per-replica") if by_replica else (request.min_nodes, "--min")
-    launch_request = AskedLaunch(
-        parse_backend(request.backend), min_nodes, request.max_nodes, request.permitted, request.slots, option
-    )
+    launch = choose_launch(request, directory)
     near, level = parse_topology(request.topology)
-    launch = choose_launch(request.command, directory, launch_request, request.env)
     return resources_pb2.JobSpec(
         name=request.name or default_name(request.command),
         command=request.command,
         working_directory=str(directory),
         environment=request.env,
-        min_nodes=min_nodes,
+        min_nodes=smallest_scale(request)[0],
         max_nodes=launch.max_nodes if request.max_nodes is not None else max(launch.max_nodes // replica, 1) * replica,
         permitted_nodes=launch.permitted,
         slots_per_node=request.slots,

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -66,7 +67,7 @@ def demo(
     setup = prepare_demo(folder, speed, seed, trace)
     summary = _run(setup, timeline.resolve(), draw_timeline, quiet=as_json)
     if as_json:
-        print_json(summary.as_dict())
+        print_json(asdict(summary))
     else:
         print_summary(summary)
     if not summary.good:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
 
@@ -83,10 +83,6 @@ class DemoSummary:
     def good(self) -> bool:
         """Whether every job completed and no process was left on a node."""
         return not self.stray_processes and all(job.state == "COMPLETED" for job in self.jobs)
-
-    def as_dict(self) -> dict[str, object]:
-        """As plain values, for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
