@@ -210,17 +210,6 @@ class SearchRequest:
     favour: object = 1
 
 
-@dataclass(frozen=True)
-class _Checked:
-    job: JobRequest
-    distributions: Mapping[str, BaseDistribution]
-    plan: SearchPlan
-    direction: str
-    seed: int | None
-    failures: int
-    favour: float
-
-
 def run_search(
     request: SearchRequest,
     calls: ServiceCalls,
@@ -243,34 +232,26 @@ def run_search(
         MalleTrainError: a job is refused, or JobManager does not answer.
     """
     load_optuna()
-    checked = _check_request(request)
-    pruner = pruner_of(request.pruner)
-    sampler_of(request.sampler, checked.seed)
+    setup, direction, first_seed = _check_request(request)
+    name, pruner = setup.request.name, pruner_of(request.pruner)
+    sampler_of(request.sampler, first_seed)
     storage, file = open_storage(request.storage)
-    with sole_driver(file, checked.job.name):
-        study, study_id = open_study(checked.job.name, storage, checked.direction, checked.plan.metric)
+    with sole_driver(file, name):
+        study, study_id = open_study(name, storage, direction, setup.plan.metric)
         trials = study.get_trials(deepcopy=False)
         # A study that goes on is not offered the values of its first trials again.
-        seed = None if checked.seed is None else (checked.seed + len(trials)) % 2**32
+        seed = None if first_seed is None else (first_seed + len(trials)) % 2**32
         study.sampler, study.pruner = sampler_of(request.sampler, seed), pruner
         if trials:
-            _check_compatible(trials[-1].distributions, checked.distributions)
-        setup = SearchSetup(
-            checked.job,
-            checked.distributions,
-            checked.plan,
-            study_id,
-            checked.failures,
-            request.cancel_on_exit,
-            checked.favour,
-        )
-        SearchDriver(study, setup, SearchJobs(calls), listeners, pause).run(
-            f"study {checked.job.name}" + (f", kept in {file}" if file else "")
+            _check_compatible(trials[-1].distributions, setup.distributions)
+        SearchDriver(study, replace(setup, study_id=study_id), SearchJobs(calls), listeners, pause).run(
+            f"study {name}" + (f", kept in {file}" if file else "")
         )
     return study
 
 
-def _check_request(request: SearchRequest) -> _Checked:
+def _check_request(request: SearchRequest) -> tuple[SearchSetup, str, int | None]:
+    """The settings of a search whose study is not open yet, its direction, and its seed."""
     space = parse_space(request.space)
     check_used("space", request.job, space)
     if not isinstance(request.metric, str) or not 1 <= len(request.metric) <= 256:
@@ -279,19 +260,21 @@ def _check_request(request: SearchRequest) -> _Checked:
     if len(name) > MAX_NAME or not name.isprintable() or name != name.strip():
         raise InvalidInputError("name", f"at most {MAX_NAME} printable characters, none of them blank at an end", name)
     job_spec(request.job)  # options that can't be used are told before there is a trial
-    return _Checked(
-        job=request.job if name else replace(request.job, name=new_name(default_name(request.job.command))),
+    setup = SearchSetup(
+        request=request.job if name else replace(request.job, name=new_name(default_name(request.job.command))),
         distributions=distributions_of(space),
         plan=SearchPlan(
             request.metric,
             _whole("trials", request.trials, 1, MAX_TRIALS),
             _whole("at_once", request.at_once, 1, MAX_AT_ONCE),
         ),
-        direction=checked_direction(request.direction),
-        seed=None if request.seed is None else _whole("seed", request.seed, 0, 2**32 - 1),
+        study_id="",
         failures=_whole("failures", request.failures, 0, MAX_TRIALS),
+        cancel_on_exit=request.cancel_on_exit,
         favour=_favour(request.favour, request.job.weight),
     )
+    seed = None if request.seed is None else _whole("seed", request.seed, 0, 2**32 - 1)
+    return setup, checked_direction(request.direction), seed
 
 
 def _whole(field: str, value: Any, least: int, most: int) -> int:
