@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack
 
 from malletrain.api.call_files import CallResult, FunctionCall, cloudpickle, read_result, write_call
 from malletrain.api.connection import Connection, default_connection
@@ -145,6 +145,10 @@ class FunctionJob(Future[ValueT], Generic[ValueT]):
             self.set_exception(error)
 
 
+PreparedCall: TypeAlias = "tuple[FunctionJob[Any], resources_pb2.JobSpec]"
+"""A call that is not submitted yet."""
+
+
 class Executor(concurrent.futures.Executor):
     """Runs functions as jobs on idle nodes.
 
@@ -188,8 +192,8 @@ class Executor(concurrent.futures.Executor):
         self._max_running = 0
         self._folder = _own_folder(Path(*(part for part in Path(folder).parts if "%j" not in part)))
         self._lock = threading.RLock()
-        self._batch: list[tuple[FunctionJob[Any], resources_pb2.JobSpec]] | None = None
-        self._waiting: deque[tuple[FunctionJob[Any], resources_pb2.JobSpec]] = deque()
+        self._batch: list[PreparedCall] | None = None
+        self._waiting: deque[PreparedCall] = deque()
         self._submitted: set[FunctionJob[Any]] = set()
         self._shut = False
         # Reads results and submits what waits, so that neither holds up the stream of changes.
@@ -229,20 +233,14 @@ class Executor(concurrent.futures.Executor):
         """
         with self._lock:
             prepared = self._prepare(fn, args, kwargs)
-            if self._batch is not None:
-                self._batch.append(prepared)
-            else:
-                self._submit_all([prepared])
+            self._hand_in([prepared])
             return prepared[0]
 
     def map_array(self, fn: Callable[..., ValueT], *iterables: Iterable[Any]) -> list[FunctionJob[ValueT]]:
         """Submit a call for each item of some iterables, in parallel, all at once."""
         with self._lock:
             prepared = [self._prepare(fn, items, {}) for items in zip(*iterables, strict=False)]
-            if self._batch is not None:
-                self._batch.extend(prepared)
-            else:
-                self._submit_all(prepared)
+            self._hand_in(prepared)
         return [future for future, _ in prepared]
 
     def map(
@@ -336,7 +334,7 @@ class Executor(concurrent.futures.Executor):
 
     def _prepare(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: Mapping[str, Any]
-    ) -> tuple[FunctionJob[Any], resources_pb2.JobSpec]:
+    ) -> PreparedCall:
         if self._shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
         if not callable(function):
@@ -350,12 +348,19 @@ class Executor(concurrent.futures.Executor):
         spec.launch_note = ""  # of a script, which this is not
         return FunctionJob(folder), spec
 
-    def _end_batch(self) -> list[tuple[FunctionJob[Any], resources_pb2.JobSpec]]:
+    def _hand_in(self, prepared: list[PreparedCall]) -> None:
+        """Submit calls, or keep them for the end of the batch."""
+        if self._batch is not None:
+            self._batch.extend(prepared)
+        else:
+            self._submit_all(prepared)
+
+    def _end_batch(self) -> list[PreparedCall]:
         with self._lock:
             batch, self._batch = self._batch or [], None
             return batch
 
-    def _submit_all(self, prepared: Iterable[tuple[FunctionJob[Any], resources_pb2.JobSpec]]) -> None:
+    def _submit_all(self, prepared: Iterable[PreparedCall]) -> None:
         with self._lock:
             self._waiting.extend(prepared)
             self._submit_waiting()
@@ -364,7 +369,7 @@ class Executor(concurrent.futures.Executor):
         """Submit as many as may be submitted now."""
         with self._lock:
             room = self._max_running - len(self._submitted) if self._max_running else len(self._waiting)
-            chosen: list[tuple[FunctionJob[Any], resources_pb2.JobSpec]] = []
+            chosen: list[PreparedCall] = []
             while self._waiting and len(chosen) < room:
                 future, spec = self._waiting.popleft()
                 if not future.done():

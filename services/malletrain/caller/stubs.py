@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -21,7 +22,7 @@ from malletrain.runtime.errors import (
     PreconditionError,
     UnavailableError,
 )
-from malletrain.runtime.settings_file import CONFIG_FILE, UP_LOCK
+from malletrain.runtime.settings_file import CONFIG_FILE, SERVICES, UP_LOCK
 
 if TYPE_CHECKING:
     from malletrain.v1 import (
@@ -91,47 +92,22 @@ class ServiceStubs:
             self._channels[service] = open_blocking_channel(peer, self.credential)
         return self._channels[service]
 
-    @property
-    def scavenger(self) -> scavenger_pb2_grpc.ScavengerServiceStub:
-        """Stub of the Scavenger."""
-        from malletrain.v1 import scavenger_pb2_grpc
+    if TYPE_CHECKING:
+        scavenger: scavenger_pb2_grpc.ScavengerServiceStub
+        allocator: allocator_pb2_grpc.AllocatorServiceStub
+        job_manager: job_manager_pb2_grpc.JobManagerServiceStub
+        monitor: monitor_pb2_grpc.MonitorServiceStub
+        profiler: profiler_pb2_grpc.ProfilerServiceStub
+        access: access_pb2_grpc.AccessServiceStub
+    else:
 
-        return scavenger_pb2_grpc.ScavengerServiceStub(self._channel("scavenger"))
-
-    @property
-    def allocator(self) -> allocator_pb2_grpc.AllocatorServiceStub:
-        """Stub of the Allocator."""
-        from malletrain.v1 import allocator_pb2_grpc
-
-        return allocator_pb2_grpc.AllocatorServiceStub(self._channel("allocator"))
-
-    @property
-    def job_manager(self) -> job_manager_pb2_grpc.JobManagerServiceStub:
-        """Stub of the JobManager."""
-        from malletrain.v1 import job_manager_pb2_grpc
-
-        return job_manager_pb2_grpc.JobManagerServiceStub(self._channel("job_manager"))
-
-    @property
-    def monitor(self) -> monitor_pb2_grpc.MonitorServiceStub:
-        """Stub of the Monitor."""
-        from malletrain.v1 import monitor_pb2_grpc
-
-        return monitor_pb2_grpc.MonitorServiceStub(self._channel("monitor"))
-
-    @property
-    def profiler(self) -> profiler_pb2_grpc.ProfilerServiceStub:
-        """Stub of the Profiler."""
-        from malletrain.v1 import profiler_pb2_grpc
-
-        return profiler_pb2_grpc.ProfilerServiceStub(self._channel("profiler"))
-
-    @property
-    def access(self) -> access_pb2_grpc.AccessServiceStub:
-        """Stub of AccessService, in JobManager's process."""
-        from malletrain.v1 import access_pb2_grpc
-
-        return access_pb2_grpc.AccessServiceStub(self._channel("job_manager"))
+        def __getattr__(self, name: str) -> Any:
+            """The stub of a service, imported when it is first used; AccessService is in JobManager's process."""
+            if name not in (*SERVICES, "access"):
+                raise AttributeError(name)
+            stub = f"{name.title().replace('_', '')}ServiceStub"
+            channel = self._channel("job_manager" if name == "access" else name)
+            return getattr(import_module(f"malletrain.v1.{name}_pb2_grpc"), stub)(channel)
 
     def close(self) -> None:
         """Close every channel."""

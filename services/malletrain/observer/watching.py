@@ -153,12 +153,12 @@ class Watcher:
             self.changed.set()
 
     async def _follow(
-        self, service: str, open_stream: Callable[[], AsyncIterable[MessageT]], handle: Callable[[MessageT], None]
+        self,
+        service: str,
+        open_stream: Callable[[], AsyncIterable[MessageT]],
+        handle: Callable[[MessageT], Awaitable[None]],
     ) -> None:
-        async def pass_on(message: MessageT) -> None:
-            handle(message)
-
-        await follow(service, lambda: self._noting_refusals(service, open_stream()), pass_on)
+        await follow(service, lambda: self._noting_refusals(service, open_stream()), handle)
 
     async def _noting_refusals(self, service: str, stream: AsyncIterable[MessageT]) -> AsyncIterator[MessageT]:
         """The messages of a stream; notes whether the service refuses us."""
@@ -181,7 +181,7 @@ class Watcher:
     async def _follow_nodes(self) -> None:
         stub = scavenger_pb2_grpc.ScavengerServiceStub(self._own_channel("scavenger"))
 
-        def handle(message: scavenger_pb2.WatchNodesResponse) -> None:
+        async def handle(message: scavenger_pb2.WatchNodesResponse) -> None:
             joined = [intake.node_fact(node) for node in message.joined]
             left_nodes = list(message.left)
             now = self.now()
@@ -194,7 +194,7 @@ class Watcher:
     async def _follow_jobs(self) -> None:
         stub = job_manager_pb2_grpc.JobManagerServiceStub(self._own_channel("job_manager"))
 
-        def handle(message: job_manager_pb2.WatchJobsResponse) -> None:
+        async def handle(message: job_manager_pb2.WatchJobsResponse) -> None:
             jobs, now = [job_intake.job_fact(job) for job in message.jobs], self.now()
             self._apply(lambda history: jobs_changed(history, jobs, now, snapshot=message.snapshot))
             self._journal.set()
@@ -205,7 +205,7 @@ class Watcher:
     async def _follow_progress(self) -> None:
         stub = monitor_pb2_grpc.MonitorServiceStub(self._own_channel("monitor"))
 
-        def handle(message: monitor_pb2.WatchProgressResponse) -> None:
+        async def handle(message: monitor_pb2.WatchProgressResponse) -> None:
             facts, now = [job_intake.progress_fact(entry) for entry in message.progress], self.now()
             self._apply(lambda history: progress_changed(history, facts, now), notable=False)
 
@@ -214,7 +214,7 @@ class Watcher:
     async def _follow_stalls(self) -> None:
         stub = monitor_pb2_grpc.MonitorServiceStub(self._own_channel("monitor"))
 
-        def handle(message: monitor_pb2.WatchScalingResponse) -> None:
+        async def handle(message: monitor_pb2.WatchScalingResponse) -> None:
             known = self.watched.history.jobs
             facts = [
                 fact for record in message.records if record.job_id in known for fact in intake.stall_facts(record)
@@ -227,7 +227,7 @@ class Watcher:
     async def _follow_curves(self) -> None:
         stub = profiler_pb2_grpc.ProfilerServiceStub(self._own_channel("profiler"))
 
-        def handle(message: profiler_pb2.WatchProfilesResponse) -> None:
+        async def handle(message: profiler_pb2.WatchProfilesResponse) -> None:
             facts = [job_intake.curve_fact(profile) for profile in message.profiles]
             self._apply(lambda history: curves_changed(history, facts), notable=False)
 
@@ -236,7 +236,7 @@ class Watcher:
     async def _follow_plans(self) -> None:
         stub = allocator_pb2_grpc.AllocatorServiceStub(self._own_channel("allocator"))
 
-        def handle(message: allocator_pb2.WatchPlansResponse) -> None:
+        async def handle(message: allocator_pb2.WatchPlansResponse) -> None:
             fact = intake.plan_fact(message.plan)
             self._apply(lambda history: plan_known(history, fact))
 

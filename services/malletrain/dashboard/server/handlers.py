@@ -106,13 +106,8 @@ class Login(_Plain):
 
     async def _offer(self, code: str) -> None:
         """The form of a link, to the browser that opens it first."""
-        token = self.context.links.token(code)
-        if not token:
-            self._deny_used_link()
-            return
-        if not await self._is_of_our_account(code):
-            return
-        viewer = await self._verify(token)
+        token = await self._token_of_link(code)
+        viewer = await self._verify(token) if token else None
         if viewer is None:
             return
         mark = self.context.links.open(code, self._mark())
@@ -125,11 +120,8 @@ class Login(_Plain):
     async def _enter_by_link(self, code: str) -> None:
         """Let the browser in that has opened a link; the link is used up only if that is done."""
         links, mark = self.context.links, self._mark()
-        token = links.token(code)
+        token = await self._token_of_link(code)
         if not token:
-            self._deny_used_link()
-            return
-        if not await self._is_of_our_account(code):
             return
         if not links.is_for(code, mark):
             self._deny_other_browser(code)
@@ -141,6 +133,13 @@ class Login(_Plain):
             self._let_in(viewer, token)
         else:
             self._deny_used_link()
+
+    async def _token_of_link(self, code: str) -> str:
+        """The token that a link stands for; empty where the caller may not use it, which the answer then says."""
+        token = self.context.links.token(code)
+        if not token:
+            self._deny_used_link()
+        return token if token and await self._is_of_our_account(code) else ""
 
     @property
     def _mark_cookie(self) -> str:
@@ -328,21 +327,15 @@ class Actions(_Plain):
         try:
             confirming = await self.context.viewers.verify(self.get_body_argument("token", "").strip())
         except UnverifiableError:
-            self._answer(
-                "Not done", "JobManager does not answer, so that nobody can tell whose token it is.", 503, back
-            )
-            return None
-        if confirming is None:
-            self._answer(
-                "Not done", "This needs your token again; the services do not accept the one given.", 401, back
-            )
-            return None
-        if confirming.user != viewer.user:
-            self._answer(
-                "Not done", f"This needs a token of {viewer.user}; the one given is another user's.", 403, back
-            )
-            return None
-        return confirming
+            why, status = "JobManager does not answer, so that nobody can tell whose token it is.", 503
+        else:
+            if confirming is not None and confirming.user == viewer.user:
+                return confirming
+            why, status = "This needs your token again; the services do not accept the one given.", 401
+            if confirming is not None:
+                why, status = f"This needs a token of {viewer.user}; the one given is another user's.", 403
+        self._answer("Not done", why, status, back)
+        return None
 
     async def _do(self, action: str, viewer: Viewer, selection: Selection) -> None:
         channel, own = self.context.shared.watcher.channel, viewer.metadata
