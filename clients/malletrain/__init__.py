@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     )
     from malletrain.api.executor import Executor, FunctionJob
     from malletrain.api.executor import Executor as AutoExecutor
-    from malletrain.api.job import Job, JobList
+    from malletrain.api.job import Job, JobList, LoggedHistory
     from malletrain.api.local import LocalCluster, local
-    from malletrain.api.metric_history import LoggedHistory
     from malletrain.api.search import search
     from malletrain.caller.searching.driver import SearchFailedError
     from malletrain.model.job_state import JobState
@@ -82,7 +81,7 @@ _PLACES = {
     "JobList": "malletrain.api.job",
     "JobState": "malletrain.model.job_state",
     "LocalCluster": "malletrain.api.local",
-    "LoggedHistory": "malletrain.api.metric_history",
+    "LoggedHistory": "malletrain.api.job",
     "connect": "malletrain.api.connection",
     "job": "malletrain.api.connection",
     "jobs": "malletrain.api.connection",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.caller.sizes import parse_burst_buffer
+from malletrain.caller.job_request import parse_burst_buffer
 from malletrain.cli.jobs.submit import read_specs
 from malletrain.cli.shared.listing import ListingView
 from malletrain.cli.shared.owner_output import print_owners, quota_in_words, request_in_words

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.caller.job_request import JobRequest, needs_of
-from malletrain.caller.sizes import parse_memory
+from malletrain.caller.job_request import JobRequest, needs_of, parse_memory
 from malletrain.runtime.errors import InvalidInputError
 
 MOST = 1 << 30

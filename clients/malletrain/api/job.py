@@ -9,11 +9,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, overload
 
 from malletrain.api.errors import translated
-from malletrain.api.metric_history import LoggedHistory, history_of
 from malletrain.api.tables import changed_lines, facts_html, table_html, table_text
 from malletrain.caller.log_lines import followed_log, log_lines, matching, since_ms_of
 from malletrain.caller.metric_histories import metric_histories
@@ -25,6 +25,7 @@ from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 
 if TYPE_CHECKING:
     from malletrain.api.connection import Connection
+
 
 _LOOK_SECONDS = 2.0
 """Between two tries to ask JobManager, where it does not answer."""
@@ -431,3 +432,60 @@ def _display() -> Callable[[str, str], None]:
         return lambda _, text: print(text, flush=True) if text else None
     display: Any = ipython.display.display(ipython.display.HTML(""), display_id=True)
     return lambda html, _: display.update(ipython.display.HTML(html))
+
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class LoggedHistory:
+    """The points that are kept of one metric, oldest first, in columns of equal length.
+
+    Where a script logs more values than are kept, a point stands for several that follow each other.
+
+    Attributes:
+        name: Name of the metric.
+        steps: Step of each point: as the script gave it, otherwise the samples that the job had done.
+        values: Value of each point: the last one that it stands for.
+        unix_seconds: When that was logged, in seconds since the epoch.
+        least: The least of the values that the point stands for.
+        most: The greatest of them.
+        counts: How many they are.
+    """
+
+    name: str
+    steps: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
+    unix_seconds: tuple[float, ...] = ()
+    least: tuple[float, ...] = ()
+    most: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        """Step and value of each point."""
+        return zip(self.steps, self.values, strict=True)
+
+    def __repr__(self) -> str:
+        last = f", the last {self.values[-1]:g} at step {self.steps[-1]}" if self.values else ""
+        return f"<malletrain.LoggedHistory {self.name!r}: {len(self)} points{last}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(f"{step:,}", f"{value:g}") for step, value in self]
+        return table_html(("step", self.name), rows[-_SHOWN:])
+
+
+def history_of(message: monitor_pb2.MetricHistory) -> LoggedHistory:
+    """A history as Monitor sends it."""
+    points = message.points
+    return LoggedHistory(
+        message.name,
+        tuple(point.step for point in points),
+        tuple(point.value for point in points),
+        tuple(point.unix_seconds for point in points),
+        tuple(point.least for point in points),
+        tuple(point.most for point in points),
+        tuple(point.values for point in points),
+    )

@@ -11,10 +11,9 @@ from typing import Any
 
 from malletrain.caller.dependencies import parse_names
 from malletrain.caller.job_array import parse_array
-from malletrain.caller.job_request import JobRequest, needs_of
+from malletrain.caller.job_request import JobRequest, needs_of, parse_burst_buffer
 from malletrain.caller.option_values import NAMES, checked_command, checked_options, nearest
 from malletrain.caller.other_names import own_options, why_absent
-from malletrain.caller.sizes import parse_burst_buffer
 from malletrain.model.topology import TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.job_value_messages import value_from_proto

@@ -1,8 +1,9 @@
-"""Verbs and groups of verbs that start sooner than typer's own."""
+"""Verbs and groups of verbs that start sooner than typer's own, and say of wrong words which are meant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -32,8 +33,6 @@ class Verb(TyperCommand):
             raise
 
     def _say_more(self, error: Any, ctx: Any, option: str, words: list[str]) -> None:
-        from malletrain.cli.shared.wrong_words import of_option  # right words need none of it
-
         ctx.ignore_unknown_options = True
         values, others, _ = self.make_parser(ctx).parse_args(args=list(words))
         if advice := of_option(str(ctx.info_name), option, words, values.get("command") or others):
@@ -48,8 +47,6 @@ class VerbGroup(TyperGroup):
         word = args[0] if args else ""
         outermost = ctx.parent is None and not ctx.resilient_parsing  # else a shell completes what is not written yet
         if outermost and word and not word.startswith("-") and self.get_command(ctx, word) is None:
-            from malletrain.cli.shared.wrong_words import of_verb
-
             ctx.fail(f"No such command {word!r}: {of_verb(word, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
@@ -80,3 +77,45 @@ def _sparing(option: Any, process: Callable[[Any, Any], Any]) -> Callable[[Any, 
 def _is_of_its_type(default: object) -> bool:
     """Whether typer would make nothing else of a default. A text may stand for a path, or an enumeration."""
     return default == "" or isinstance(default, bool | int | float | Enum)
+
+
+_RUNNING = ("submit", "check")
+"""Verbs that are given a command."""
+_FOR_JOBS = {"u": "--owner or --mine", "user": "--owner or --mine", "me": "--mine", "t": "--state", "states": "--state"}
+
+
+def of_option(verb: str, option: str, words: Sequence[str], others: Sequence[str]) -> str:
+    """What is said of an option that a verb does not have; empty: nothing more than that.
+
+    Args:
+        option: The option, with its dashes.
+        words: All words after the verb.
+        others: What is left of them without the verb's own options: of the script, and this option.
+    """
+    from malletrain.caller.other_names import own_options, why_absent  # right words need none of it
+
+    name = option.lstrip("-")
+    if verb in _RUNNING:
+        place = next((place for place, word in enumerate(others) if word.startswith(option)), 0)
+        if place and "--" not in words:
+            if others[0].endswith(".toml"):
+                return "options of the script stand in the job file's command"
+            start = list(words).index(others[0])
+            line = shlex.join([*words[:start], "--", *words[start:]])
+            return f"options of the script stand after `--`: malletrain {verb} {line}"
+        if absent := why_absent(name):
+            return absent
+        meant = " and ".join(f"--{own}" for own in own_options(name))
+    else:
+        meant = _FOR_JOBS.get(name, "") if verb == "jobs" else ""
+    return meant and f"here it is {meant}"
+
+
+def of_verb(word: str, verbs: Sequence[str]) -> str:
+    """What is said of a verb that there is not."""
+    from malletrain.caller.other_names import own_verb, why_no_verb
+
+    if absent := why_no_verb(word):
+        return absent
+    meant = own_verb(word, verbs)
+    return f"do you mean `malletrain {meant}`?" if meant else "`malletrain --help` lists all"

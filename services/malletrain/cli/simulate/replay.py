@@ -10,7 +10,7 @@ import typer
 
 from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import FORWARD_SECONDS, SURVIVAL_SHARE, ForwardPolicy
-from malletrain.caller.sizes import parse_burst_buffer
+from malletrain.caller.job_request import parse_burst_buffer
 from malletrain.cli.shared.help_panels import help_panels
 from malletrain.cli.shared.output import JsonOption, hint_at_compiler, print_json
 from malletrain.cli.shared.progress import progress_bar
