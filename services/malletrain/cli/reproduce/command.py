@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -108,14 +108,12 @@ def reproduce(
         if trace is not None:
             raise InvalidInputError("--trace", "nothing with PAPER bbsched, whose workloads are generated", str(trace))
         log = None if workload is None else _site_log(workload, nodes, burst_buffer)
-        written = reproduce_bbsched(out, seeds or BATCH_SEEDS, batch_jobs, executor, cores, typer.echo, log)
+        written = reproduce_bbsched(out, seeds or BATCH_SEEDS, batch_jobs, executor, cores, log)
         typer.echo(f"open {written[0]}")
         return
     if paper == "fleet":
         idle = None if trace is None else _scenario(read_trace(trace), nodes, hours)
-        written = reproduce_fleet(
-            idle, trace.name if trace else "", out, seeds or NOISE_SEEDS, executor, cores, typer.echo
-        )
+        written = reproduce_fleet(idle, trace.name if trace else "", out, seeds or NOISE_SEEDS, executor, cores)
         typer.echo(f"open {written[0]}")
         return
     if trace is None:
@@ -123,9 +121,7 @@ def reproduce(
     if paper == "malletrain":
         idle_log = read_trace(trace)
         scenario = _scenario(idle_log, nodes, hours)
-        written = reproduce_malletrain(
-            idle_log, scenario, trace.name, out, seeds or SEEDS, cores, job_samples, typer.echo, real
-        )
+        written = reproduce_malletrain(idle_log, scenario, trace.name, out, seeds or SEEDS, cores, job_samples, real)
         typer.echo(f"open {written[0]}")
         return
     require_plots()
@@ -176,24 +172,21 @@ def _scenario(whole: Trace, nodes: int | None, hours: float | None) -> Scenario:
     return Scenario.of(window(whole, 0.0, duration_s, nodes), duration_s)
 
 
-def _shown(
-    name: str, total: int, results: Iterable[ResultT], print_line: Callable[[str], None] | None = None, every: int = 1
-) -> Iterator[ResultT]:
+def _shown(name: str, total: int, results: Iterable[ResultT], every: int = 0) -> Iterator[ResultT]:
     """Results as they come, with a bar that moves by one with each.
 
     Args:
         name: What they are results of.
         total: How many there will be.
         results: The results.
-        print_line: Called with a line of text now and then.
-        every: After how many results.
+        every: After how many results a line of text says how far it is; 0: none does.
     """
     with progress_bar(name, total, counts=True) as progress:
         for done, result in enumerate(results, 1):
             yield result
             progress(done)
-            if print_line is not None and (done % every == 0 or done == total):
-                print_line(f"{done} of {total} {name}")
+            if every and (done % every == 0 or done == total):
+                typer.echo(f"{done} of {total} {name}")
 
 
 def _write(
@@ -227,7 +220,6 @@ def reproduce_bbsched(
     jobs: int,
     executor: str,
     workers: int,
-    print_line: Callable[[str], None],
     log: SiteLog | None = None,
 ) -> list[Path]:
     """Simulate every method on generated workloads or on a log, and write tables, figures and a page.
@@ -238,7 +230,6 @@ def reproduce_bbsched(
         jobs: Jobs of each workload.
         executor: `local`, or `dask://HOST:PORT`.
         workers: Processes on this machine.
-        print_line: Called with a line of text now and then.
         log: Whose jobs to use in place of generated ones.
 
     Returns:
@@ -272,7 +263,7 @@ def reproduce_bbsched(
     trials = plan.trials()
     answers = spread(executor, workers, run_trial, trials)
     make_folder(out)
-    shown = _shown("simulations", len(trials), answers, print_line, every=50)
+    shown = _shown("simulations", len(trials), answers, every=50)
     done = dict(zip(trials, shown, strict=True))
     exhibits = [
         example(),
@@ -295,7 +286,6 @@ def reproduce_fleet(
     seeds: int,
     executor: str,
     workers: int,
-    print_line: Callable[[str], None],
 ) -> list[Path]:
     """Simulate the published ensemble in every way, and write tables, figures and a page.
 
@@ -306,7 +296,6 @@ def reproduce_fleet(
         seeds: Draws of noise on rates.
         executor: `local`, or `dask://HOST:PORT`.
         workers: Processes on this machine.
-        print_line: Called with a line of text now and then.
 
     Returns:
         The files that were written, the page first.
@@ -325,13 +314,13 @@ def reproduce_fleet(
     trials = plan.trials()
     make_folder(out)
     answers = spread(executor, workers, run_fleet_trial, trials)
-    done = dict(zip(trials, _shown("simulations", len(trials), answers, print_line, every=200), strict=True))
+    done = dict(zip(trials, _shown("simulations", len(trials), answers, every=200), strict=True))
     results = FleetResults(plan, done)
-    print_line("small ensembles beside the best possible")
+    typer.echo("small ensembles beside the best possible")
     exhibits = [*paper_exhibits(results), *supplement_exhibits(), *sweep_exhibits(results), gap_exhibit()]
     sources = ["the published ensemble of 100 networks on 20 to 160 GPUs"]
     if scenario is not None:
-        print_line(f"idle nodes of {trace}")
+        typer.echo(f"idle nodes of {trace}")
         exhibits.append(trace_exhibit(scenario))
         sources.append(f"idle nodes of {trace}")
     return write_report(exhibits, ReplayOptions(duration_s=1.0), sources, out, "fleet.html")
@@ -345,7 +334,6 @@ def reproduce_malletrain(
     seeds: int,
     workers: int,
     samples: float,
-    print_line: Callable[[str], None],
     real: Path | None = None,
 ) -> list[Path]:
     """Replay the systems of the comparison, and write tables, figures and a page.
@@ -358,7 +346,6 @@ def reproduce_malletrain(
         seeds: Number of workloads of each kind.
         workers: Number of processes.
         samples: Samples of each job.
-        print_line: Called with a line of text after each replay.
         real: File with measurements of `benchmarks/studies/nas.py`; None: there are none.
 
     Returns:
@@ -396,7 +383,7 @@ def reproduce_malletrain(
     answers = _shown("replays", len(trials), spread(LOCAL, workers, partial(run_trial, scenario), trials))
     for (workload, system, seed), score in zip(plan, answers, strict=True):
         scores.setdefault((workload, system), []).append(score)
-        print_line(f"{workload} seed {seed} {system}: {score.samples:.4g} samples, {score.profiles} profiles")
+        typer.echo(f"{workload} seed {seed} {system}: {score.samples:.4g} samples, {score.profiles} profiles")
     exhibits = [
         throughput_exhibit(scores, scenario.duration_s / 3600.0, samples),
         *measured,
@@ -404,8 +391,8 @@ def reproduce_malletrain(
         lengths_exhibit(whole, np.random.default_rng(0)),
         scaling_exhibit(),
         order_exhibit(_UP_S, _DOWN_S, _VISIT_S),
-        _starts(scenario, samples, workers, print_line),
-        _truths(print_line),
+        _starts(scenario, samples, workers),
+        _truths(),
         solver_exhibit(concurrent_times(SolverProcess, ALLOCATORS, 3, 0), len(os.sched_getaffinity(0))),
     ]
     return write_report(exhibits, options, [source], out, "malletrain.html")
@@ -428,7 +415,7 @@ def real_exhibits(path: Path | None) -> list[Exhibit]:
     return [real_exhibit(evaluation_of(content, f"--real {path.name}"))]
 
 
-def _starts(scenario: Scenario, samples: float, workers: int, print_line: Callable[[str], None]) -> Exhibit:
+def _starts(scenario: Scenario, samples: float, workers: int) -> Exhibit:
     from malletrain.reproduce.executors import LOCAL, spread
     from malletrain.reproduce.malletrain.exhibits import (
         HOURS,
@@ -448,11 +435,11 @@ def _starts(scenario: Scenario, samples: float, workers: int, print_line: Callab
         for seed in range(START_SEEDS)
     ]
     scores = list(_shown("starts", len(trials), spread(LOCAL, workers, partial(start_score, first), trials)))
-    print_line(f"profiles at the start: {START_SEEDS} seeds")
+    typer.echo(f"profiles at the start: {START_SEEDS} seeds")
     return start_exhibit(scores[:START_SEEDS], scores[START_SEEDS:])
 
 
-def _truths(print_line: Callable[[str], None]) -> Exhibit:
+def _truths() -> Exhibit:
     from malletrain.profiler.machine.scale_selection import ScaleStrategy
     from malletrain.reproduce.malletrain.exhibits import truth_exhibit
     from malletrain.simulator.profiling.profile_accuracy import averaged, profile_of, shapes_of
@@ -465,6 +452,6 @@ def _truths(print_line: Callable[[str], None]) -> Exhibit:
         for shape, curve in shapes.items():
             profiles = [profile_of(shape, curve, spread, ScaleStrategy.ADAPTIVE, seed) for seed in range(_TRUTH_SEEDS)]
             rows.append(averaged(profiles))
-    print_line("profiles beside the truth")
+    typer.echo("profiles beside the truth")
     every = {s: profile_of(s, curve, 0.05, ScaleStrategy.EVERY, 0).node_seconds for s, curve in shapes.items()}
     return truth_exhibit(rows, every)
