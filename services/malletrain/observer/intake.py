@@ -102,18 +102,13 @@ def release_fact(event: job_manager_pb2.JobEvent) -> ReleaseFact | None:
     return ReleaseFact(event.unix_seconds, event.job_id, event.release_seconds)
 
 
-def source_fact(status: scavenger_pb2.GetStatusResponse, clock: str = "%H:%M:%S") -> SourceFact:
-    """Whether the source of idle nodes works.
-
-    Args:
-        status: What the Scavenger answers.
-        clock: How times of day are written, as `time.strftime`.
-    """
+def source_fact(status: scavenger_pb2.GetStatusResponse) -> SourceFact:
+    """Whether the source of idle nodes works, by what the Scavenger answers."""
     troubles = [
         NodeTrouble(
             node.name,
             "quarantined",
-            f"until {node.until.ToDatetime():{clock}} UTC, {node.failures} failures"
+            f"until {node.until.ToDatetime():%H:%M:%S} UTC, {node.failures} failures"
             f"{f', by {_one_line(node.by)}' if node.by else ''}: {_one_line(node.reason)}",
         )
         for node in status.quarantined
@@ -122,7 +117,7 @@ def source_fact(status: scavenger_pb2.GetStatusResponse, clock: str = "%H:%M:%S"
         NodeTrouble(
             node.name,
             "drained",
-            f"since {node.since.ToDatetime():{clock}} UTC by {node.user}: {_one_line(node.reason) or 'no reason'}",
+            f"since {node.since.ToDatetime():%H:%M:%S} UTC by {node.user}: {_one_line(node.reason) or 'no reason'}",
         )
         for node in status.drained
     ]

@@ -104,7 +104,7 @@ def _write(folder: Path, trace: Trace, description: Description) -> None:
         (point.age_s, point.fragments, "" if point.gone is None else point.gone) for point in description.hazards
     )
     _table(folder / "hazards.csv", ("age_s", "fragments", "gone"), hazards)
-    draw_distribution(folder / "fragment_cdf.png", lengths, by_number, by_time, "--out")
+    draw_distribution(folder / "fragment_cdf.png", lengths, by_number, by_time)
 
 
 def _distribution(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

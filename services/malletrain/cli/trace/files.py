@@ -61,9 +61,9 @@ def save(figure: Any, path: Path) -> None:
         figure.savefig(file, format="png", dpi=_DPI, metadata={"Software": None})
 
 
-def draw_distribution(path: Path, lengths: Seconds, by_number: Seconds, by_time: Seconds, option: str) -> None:
+def draw_distribution(path: Path, lengths: Seconds, by_number: Seconds, by_time: Seconds) -> None:
     """Draw the cumulative distribution of fragment lengths, by number and by node-time (BFTrainer, Fig. 1)."""
-    figure, (axes,) = new_figure(1, option)
+    figure, (axes,) = new_figure(1, "--out")
     axes.step(lengths, by_number, where="post", label="fragments")
     axes.step(lengths, by_time, where="post", label="node-time", linestyle="--")
     axes.set(xscale="log", xlabel="fragment length (s)", ylabel="cumulative share", ylim=(0, 1))
@@ -72,23 +72,18 @@ def draw_distribution(path: Path, lengths: Seconds, by_number: Seconds, by_time:
     save(figure, path)
 
 
-def draw_histograms(
-    path: Path,
-    panels: Sequence[tuple[str, Sequence[str], Sequence[float], Sequence[float]]],
-    option: str,
-) -> None:
+def draw_histograms(path: Path, panels: Sequence[tuple[str, Sequence[str], Sequence[float], Sequence[float]]]) -> None:
     """Draw histograms of an original and a synthetic trace (MalleTrain, Fig. 11).
 
     Args:
         path: PNG file.
         panels: Title, names of the bins, and shares in the original and in the synthetic trace of each panel.
-        option: The option that asks for the figure, for errors.
 
     Raises:
         InvalidInputError: Matplotlib is missing.
         OSError: the file can't be written.
     """
-    figure, every = new_figure(len(panels), option)
+    figure, every = new_figure(len(panels), "--figure")
     for axes, (title, bins, original, synthetic) in zip(every, panels, strict=True):
         places = list(range(len(bins)))
         axes.bar([place - 0.2 for place in places], original, 0.4, label="original")

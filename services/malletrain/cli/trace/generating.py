@@ -56,7 +56,7 @@ def compare(original: Trace, synthetic: Trace, figure: Path | None) -> None:
         typer.echo(f"Kolmogorov-Smirnov distance of {title}: {_distance(old, new)} ({old.size} and {new.size})")
     if figure is not None and panels:
         try:
-            draw_histograms(figure, panels, "--figure")
+            draw_histograms(figure, panels)
         except OSError as error:
             raise InvalidInputError("--figure", f"a file that can be written ({error})", str(figure)) from error
 
