@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 pytest.importorskip("torch", reason="needs torch")
 
 import torch
+import torch.distributed.fsdp
+import torch.distributed.tensor.parallel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from malletrain.client.framework_training import FrameworkTraining, LoaderPlan, TrainingOptions
@@ -41,6 +44,31 @@ def test_the_noise_of_gradients_is_not_measured_and_that_is_said(
     assert "the gradient noise scale is not measured in this kind of training" in capsys.readouterr().err
     weight = training.model.weight
     assert not weight._post_accumulate_grad_hooks
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("way", ["fsdp2", "fsdp1", "tensor parallel"])
+def test_what_workers_have_parts_of_is_refused_by_name(way: str, tmp_path: Path) -> None:
+    """Rank 0 would save its part for all."""
+    model: torch.nn.Module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    mesh = torch.distributed.init_device_mesh("cpu", (1,))
+    if way == "fsdp2":
+        torch.distributed.fsdp.fully_shard(model, mesh=mesh)
+    elif way == "fsdp1":
+        model = torch.distributed.fsdp.FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    else:
+        parallel = torch.distributed.tensor.parallel
+        parallel.parallelize_module(model, mesh, {"0": parallel.ColwiseParallel()})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"^model: expected whole parameters in each worker, got \w+: .*client\.fsdp"):
+        FrameworkTraining(model, optimizer, LoaderPlan(loader()), checkpoint_folder=tmp_path)
 
 
 def epoch(training: FrameworkTraining) -> list[list[int]]:

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("accelerate", reason="needs accelerate: make test-frameworks")
 
 import torch
+from accelerate import DistributedType
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -167,6 +168,13 @@ def test_what_has_no_sample_counter_is_refused_by_name() -> None:
         accelerator.prepare(model, nn.Linear(1, 1), optimizer, DataLoader(TensorDataset(torch.zeros(4))))
     with pytest.raises(RuntimeError, match=r"^ElasticAccelerator: expected accelerator\.prepare"):
         list(accelerator.epochs(1))
+
+
+def test_what_divides_the_state_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accelerate divides on GPUs only: here it says so itself."""
+    monkeypatch.setattr(ElasticAccelerator, "distributed_type", DistributedType.FSDP)
+    with pytest.raises(ValueError, match=r"^ElasticAccelerator: expected whole parameters in each worker, got FSDP: "):
+        ElasticAccelerator(cpu=True)
 
 
 def test_what_lies_between_two_iterations_and_saves_are_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -282,6 +282,16 @@ def test_what_cannot_be_followed_is_refused_by_name(tmp_path: Path) -> None:
         list(script.elastic.loader)
 
 
+def test_what_divides_the_state_is_refused_by_name(tmp_path: Path) -> None:
+    """Lightning has these strategies on GPUs only."""
+    script = Script(tmp_path)
+    strategy = script.trainer.strategy
+    names = {"__module__": L.pytorch.strategies.FSDPStrategy.__module__}
+    strategy.__class__ = type("FSDPStrategy", (type(strategy),), names)
+    with pytest.raises(ValueError, match=r"^strategy: expected whole parameters in each worker, .* got FSDPStrategy: "):
+        script.train()
+
+
 def test_a_checkpoint_of_lightning_is_refused(tmp_path: Path) -> None:
     plain = L.Trainer(max_epochs=1, **QUIET)
     script = Script(tmp_path)

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs transformers: make test-frameworks")
 
+import accelerate
 import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -188,6 +189,13 @@ def test_what_has_no_sample_counter_is_refused_by_name(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, Rates(), {})
     with pytest.raises(ValueError, match=r"^resume_from_checkpoint: expected none"):
         trainer.train(resume_from_checkpoint=True)
+
+
+def test_what_divides_the_state_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accelerate divides on GPUs only: here it says so itself."""
+    monkeypatch.setattr(accelerate.Accelerator, "distributed_type", accelerate.DistributedType.FSDP)
+    with pytest.raises(ValueError, match=r"^fsdp: expected whole parameters in each worker, got FSDP: "):
+        trainer_of(tmp_path, Rates(), {})
 
 
 def test_evaluations_and_saves_are_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

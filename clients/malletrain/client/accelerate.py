@@ -31,7 +31,14 @@ from torch.utils.data import DataLoader
 
 from malletrain.client import log_metrics, phase
 from malletrain.client.extra_state import Stateful
-from malletrain.client.framework_training import FollowedTraining, FrameworkTraining, LoaderPlan, TrainingOptions
+from malletrain.client.framework_training import (
+    DIVIDING_KINDS,
+    NO_FSDP,
+    FollowedTraining,
+    FrameworkTraining,
+    LoaderPlan,
+    TrainingOptions,
+)
 from malletrain.client.metric_log import numbers_of
 from malletrain.client.phases import EVALUATE, SAVE
 from malletrain.client.sampling import EpochBatches
@@ -69,6 +76,8 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate is no
         super().__init__(**{name: value for name, value in options.items() if name not in names})
         if self.split_batches or self.dispatch_batches:
             raise ValueError("ElasticAccelerator: expected neither split_batches nor dispatch_batches, got one of them")
+        if (kind := self.distributed_type.value) in DIVIDING_KINDS:
+            raise ValueError(f"ElasticAccelerator: expected whole parameters in each worker, got {kind}: {NO_FSDP}")
         if self.deepspeed_plugin is not None:
             _zero().check_config(self.deepspeed_plugin.deepspeed_config)
         self._elastic_options = cast(TrainingOptions, own)

@@ -26,6 +26,12 @@ NO_DEEPSPEED = (
     "what it divides is saved, for any number of workers, by malletrain.client.deepspeed, or ElasticAccelerator, alone"
 )
 """What those are told whose framework makes use of DeepSpeed."""
+NO_FSDP = "what it divides is saved, for any number of workers, by malletrain.client.fsdp alone, in a loop of your own"
+"""What those are told whose framework makes use of FSDP."""
+DIVIDING_KINDS = ("FSDP", "MEGATRON_LM", "TP")
+"""Kinds of distributed trainings of Accelerate, by name, in which no worker has all of the state."""
+_DIVIDING = ("torch.distributed.fsdp", "torch.distributed.tensor", "torch.distributed._tensor")
+"""Where the classes of divided modules and parameters come from; none of it is imported where nothing is divided."""
 
 
 class TrainingOptions(TypedDict, total=False):
@@ -177,10 +183,11 @@ class FrameworkTraining(FollowedTraining):
             options: As for `Training`.
 
         Raises:
-            ValueError: an option is out of its range, or the optimizer is DeepSpeed's.
+            ValueError: an option is out of its range, the optimizer is DeepSpeed's, or parameters are divided.
         """
         if any(kind.__module__.startswith("deepspeed.runtime") for kind in type(optimizer).__mro__):
             raise ValueError(f"optimizer: expected one of torch, got {type(optimizer).__name__}: {NO_DEEPSPEED}")
+        _check_whole(model, optimizer)
         self._follow_plan(plan, micro_steps, hold_batch=bool(options.get("hold_batch")))
         super().__init__(model, optimizer, dataset_size=plan.size, batch_per_worker=plan.batch, **options)
 
@@ -204,6 +211,19 @@ class FrameworkTraining(FollowedTraining):
         # A step that has failed has left its rates.
         self._stepped_rates.unscale()
         return super()._content(states)
+
+
+def _check_whole(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse what workers have parts of only: rank 0 saves what it has for all.
+
+    Raises:
+        ValueError: a module or a parameter is divided by FSDP, or is a divided tensor.
+    """
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    for thing in (*model.modules(), *model.parameters(), *parameters):
+        for kind in type(thing).__mro__:
+            if kind.__module__.startswith(_DIVIDING):
+                raise ValueError(f"model: expected whole parameters in each worker, got {kind.__name__}: {NO_FSDP}")
 
 
 class FollowingScheduler:

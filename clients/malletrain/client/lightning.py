@@ -20,13 +20,15 @@ from torch.utils.data import DataLoader
 
 from malletrain.client import install_signal_handler, log_metrics, phase
 from malletrain.client.extra_state import Stateful
-from malletrain.client.framework_training import FrameworkTraining, LoaderPlan, TrainingOptions
+from malletrain.client.framework_training import NO_FSDP, FrameworkTraining, LoaderPlan, TrainingOptions
 from malletrain.client.metric_log import numbers_of
 from malletrain.client.phases import EVALUATE, SAVE
 from malletrain.client.sampling import EpochBatches
 from malletrain.client.schedules import is_schedule
 
 _TRAIN_LOSS = "train_loss"
+_DIVIDING = (".fsdp", ".model_parallel")
+"""Ends of the names of modules with strategies by which workers have parts of the state."""
 
 
 class MalleTrainCallback(Callback):  # type: ignore[misc]  # Lightning is not installed where types are checked.
@@ -245,6 +247,9 @@ def _set_all(progress: dict[str, int], value: int) -> None:
 
 
 def _check(trainer: Trainer, module: LightningModule) -> None:
+    if type(trainer.strategy).__module__.endswith(_DIVIDING):
+        kind = type(trainer.strategy).__name__
+        raise ValueError(f"strategy: expected whole parameters in each worker, as with ddp, got {kind}: {NO_FSDP}")
     if len(trainer.optimizers) != 1 or not module.automatic_optimization:
         raise ValueError(
             f"configure_optimizers: expected one optimizer and automatic optimization, got {len(trainer.optimizers)}"

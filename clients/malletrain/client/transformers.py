@@ -23,7 +23,13 @@ from transformers.trainer_callback import ExportableState
 
 from malletrain.client import log_metrics, phase
 from malletrain.client.extra_state import Stateful
-from malletrain.client.framework_training import FrameworkTraining, LoaderPlan, TrainingOptions
+from malletrain.client.framework_training import (
+    DIVIDING_KINDS,
+    NO_FSDP,
+    FrameworkTraining,
+    LoaderPlan,
+    TrainingOptions,
+)
 from malletrain.client.metric_log import numbers_of
 from malletrain.client.phases import EVALUATE, SAVE
 from malletrain.client.sampling import EpochBatches
@@ -56,7 +62,7 @@ class MalleTrainCallback(TrainerCallback):  # type: ignore[misc]  # Transformers
         Raises:
             ValueError: the trainer does what this callback can't follow.
         """
-        _check(trainer.args)
+        _check(trainer)
         self._trainer = trainer
         self._options = options
         self._registered: dict[str, Stateful] = {}
@@ -253,7 +259,10 @@ class TransformersState:
             self._trainer.accelerator.scaler.load_state_dict(state["scaler"])
 
 
-def _check(arguments: TrainingArguments) -> None:
+def _check(trainer: Trainer) -> None:
+    arguments, kind = trainer.args, trainer.accelerator.distributed_type.value
+    if kind in DIVIDING_KINDS:
+        raise ValueError(f"fsdp: expected whole parameters in each worker, got {kind}: {NO_FSDP}")
     if arguments.auto_find_batch_size:
         raise ValueError("auto_find_batch_size: expected False, since all workers need the same batch, got True")
     if arguments.accelerator_config.split_batches or arguments.accelerator_config.dispatch_batches:
