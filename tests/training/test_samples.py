@@ -18,7 +18,8 @@ from tests.training.trainer_settings import BATCH, SIZE
 pytestmark = pytest.mark.long
 
 TRAINER = Path(__file__).with_name("trainer.py")
-PATIENCE = 60.0
+PATIENCE = 150.0
+"""Six interpreters that boot at once take 46 s on two slow cores."""
 
 
 def batches_at(folder: Path, scale: int, since: int) -> int:
@@ -76,7 +77,7 @@ def test_torch_distributed(tmp_path: Path) -> None:
 
 @pytest.mark.training
 @pytest.mark.horovod
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_elastic_horovod(tmp_path: Path) -> None:
     pytest.importorskip("horovod.torch", reason="needs Horovod: run deploy/install-horovod.sh")
     from tests.supervisor.running import supervised
