@@ -14,8 +14,8 @@ import structlog
 _WHOLE_SECONDS, _LOOK_SECONDS = 3600.0, 60.0
 _OLDEST = 2
 _THRESHOLDS = (700, 6, 4)
-"""Python's are 700, 10, 10. With these a collection of the oldest generation has a quarter of the objects: where a
-thousand jobs are busy, JobManager stands still for 20 ms instead of 80."""
+"""Python's are 700, 10, 10. With these a collection of the oldest generation is due after a quarter as many objects:
+where a thousand jobs are busy, those of JobManager took 20 to 77 ms of CPU time, and 81 to 88 before."""
 _GROWTH, _MIN_GROWTH = 2, 200_000
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -44,7 +45,7 @@ class _Connection:
         self.calls = 0
 
 
-class ChannelMethods:
+class ChannelMethods(ABC):
     """What makes the methods of a channel, for channels around another one: what stubs ask a channel for."""
 
     def unary_unary(self, *arguments: Any, **options: Any) -> Any:
@@ -63,9 +64,9 @@ class ChannelMethods:
         """A method with streams of both."""
         return self._method("stream_stream", arguments, options)
 
+    @abstractmethod
     def _method(self, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """The method of a kind, such as `unary_unary`."""
-        raise NotImplementedError
 
 
 class WrappedChannel(ChannelMethods):
