@@ -56,6 +56,8 @@ _SUBMITTED_AT_ONCE = 50
 _MAX_CURVE_POINTS = 500
 _SHARE_AWAY = 0.01
 """Of the nodes: a node that left comes back after the others that are away, and not before its job has noticed."""
+_REPORTERS_NICENESS = 19
+"""Trainings report from other machines: here they take what the services leave of the processors."""
 _START_SECONDS, _START_SECONDS_PER_JOB = 10.0, 0.06
 """After so long all jobs train on a machine that does nothing else: then the events begin."""
 _LATEST_SECONDS = 90.0
@@ -267,6 +269,7 @@ async def run(
     ready = time.time() - origin
     reporters = [str(folder), str(config), str(options.jobs), str(options.batches)]
     with running(folder, "-m", "benchmarks.looping.reporters", *reporters) as reporting:
+        os.setpriority(os.PRIO_PROCESS, reporting.pid, _REPORTERS_NICENESS)
         await asyncio.sleep(max(5.0, options.first_s - ready))
         since = time.time()
         figures = await found.measure({"reporters": psutil.Process(reporting.pid), "stand_ins": stand_ins})

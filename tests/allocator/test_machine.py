@@ -174,6 +174,28 @@ def test_curves_that_change_meanwhile_do_not() -> None:
     assert driver.machine.due_at == pytest.approx(START + 0.1 + OPTIONS.replan_seconds)
 
 
+def test_an_event_that_came_while_a_plan_was_made_has_waited_already() -> None:
+    driver = Driver()
+    driver.know(cached_job("a"))
+    apply = driver.until(ApplyPlan)
+    driver.tell(nodes("n4"))
+    driver.now += 10 * OPTIONS.coalesce_seconds
+    driver.answer(apply, PlanOutcome.REFUSED)
+    assert driver.machine.phase is PlanPhase.YIELDING
+    assert driver.machine.due_at == driver.now
+
+
+def test_what_a_plan_has_changed_is_waited_for_before_another_one() -> None:
+    """That one would give the same nodes to others, and JobManager would leave it out."""
+    driver = Driver()
+    driver.know(cached_job("a"))
+    apply = driver.until(ApplyPlan)
+    driver.tell(nodes("n4"))
+    driver.now += 10 * OPTIONS.coalesce_seconds
+    driver.answer(apply)
+    assert driver.machine.due_at == pytest.approx(driver.now + OPTIONS.coalesce_seconds / 2)
+
+
 def test_an_event_while_a_plan_is_applied_makes_another_one() -> None:
     driver = Driver()
     driver.know(cached_job("a"))

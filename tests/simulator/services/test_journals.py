@@ -242,8 +242,8 @@ SCRIPTS = (
             0 a QUEUED    WAITING   ADMITTED
          1.05 a WAITING   STARTING  PLAN_STARTED  n1 n2
         11.05 a STARTING  RUNNING   CONFIRMED     n1 n2
-         32.1 a RUNNING   RESCALING PLAN_RESCALED n1 n2 n4
-         42.1 a RESCALING RUNNING   CONFIRMED     n1 n2 n4
+        32.05 a RUNNING   RESCALING PLAN_RESCALED n1 n2 n4
+        42.05 a RESCALING RUNNING   CONFIRMED     n1 n2 n4
         """,
         refusals="31.05 node n3 (for job j000001) is not idle",
         plan_seconds=1.0,

@@ -30,8 +30,7 @@ def parts_to_proto(problem: PlanProblem, pool_of: Mapping[str, str]) -> list[all
         problem: The problem and its parts.
         pool_of: Pool of each node; empty where jobs may span pools.
     """
-    # Jobs without a place in their pool are in no part.
-    several = len(problem.parts) > 1 or len(problem.parts[0].whole.jobs) < len(problem.whole.jobs)
+    several = problem.in_several_parts
     return [
         allocator_pb2.PlanPart(
             pool=pool_of.get(part.whole.nodes[0], "") if several and part.whole.nodes else "",
@@ -99,7 +98,8 @@ def describe(
 ) -> None:
     """Put into a plan what it was made of: the problem, its parts, the solution, and how fleets are divided."""
     put_problem(plan.problem, problem.whole)
-    plan.parts.extend(parts_to_proto(problem, {node.name: node.pool for node in plan_input.nodes}))
+    pools = {node.name: node.pool for node in plan_input.nodes} if problem.in_several_parts else {}
+    plan.parts.extend(parts_to_proto(problem, pools))
     plan.allocation.CopyFrom(allocation_to_proto(allocation))
     plan.fleets.extend(map(decision_to_proto, decisions))
 

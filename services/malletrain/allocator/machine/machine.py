@@ -138,7 +138,9 @@ class AllocatorMachine:
     _decisions: Mapping[str, FleetDecision] = field(init=False)
     _rate_deadlines: RateDeadlines = field(init=False)
     _has_news: bool = False
+    _news_at: float = -inf
     _has_moved: bool = False
+    _nodes_moved: bool = False
     _has_asked: bool = False
     _curves_seen: int = 0
     _plan_at: float = inf
@@ -179,6 +181,7 @@ class AllocatorMachine:
             case NodesReported():
                 self._cache.update_nodes(stimulus.joined, stimulus.left, snapshot=stimulus.snapshot)
                 self._trigger.note_left(stimulus.left)
+                self._nodes_moved |= bool(stimulus.joined or stimulus.left)
                 return self._note_news(now, moved=True)
             case JobsReported():
                 return self._see_jobs(stimulus, now)
@@ -217,7 +220,8 @@ class AllocatorMachine:
 
     def _note_news(self, now: Moment, *, moved: bool = False) -> Effects:
         """Something has changed: the wait is over, or there will be none after the present plan."""
-        self._has_news = True
+        if not self._has_news:
+            self._has_news, self._news_at = True, now.monotonic
         self._has_moved |= moved
         if self.phase is PlanPhase.WAITING:
             self._coalesce(now)
@@ -225,19 +229,22 @@ class AllocatorMachine:
 
     def _wait(self, now: Moment) -> None:
         if self._has_news:
-            self._coalesce(now)
+            self._coalesce(now, self._news_at)
             return
         self.phase = PlanPhase.WAITING
         due = self._trigger.wait_seconds(self._cache, now.unix_seconds, now.monotonic)
         waits = [seconds for seconds in (due, self._rate_deadlines.next_seconds()) if seconds is not None]
         self.due_at = now.monotonic + min(waits, default=inf)
 
-    def _coalesce(self, now: Moment) -> None:
+    def _coalesce(self, now: Moment, begin: float | None = None) -> None:
+        """Wait for more events, from the first of them on: it may have come at `begin`, while a plan was made."""
         self.phase = PlanPhase.YIELDING
         # Events come in bursts. In the second half of the wait for more of them, peers are asked and the problem is
         # solved ahead: then, unless another event comes, the plan is ready when the wait is over.
-        self._plan_at = now.monotonic + self.options.coalesce_seconds
-        self.due_at = now.monotonic + self.options.coalesce_seconds / 2
+        if begin is None or self._cache.generation < self._newest_change:
+            begin = now.monotonic  # what the plan before has changed is not reported yet, and would be planned again
+        self._plan_at = max(now.monotonic, begin + self.options.coalesce_seconds)
+        self.due_at = max(now.monotonic, begin + self.options.coalesce_seconds / 2)
 
     def _continue(self, now: Moment) -> Effects:
         """The time that was waited for has come."""
@@ -247,7 +254,9 @@ class AllocatorMachine:
                 return ()
             case PlanPhase.YIELDING:
                 self._solved_ahead = None
-                self._has_asked = bool(self._find_reason(now))
+                # Nodes that have moved call for a plan nearly always, and the look that says so costs more than to ask.
+                self._has_asked = self._cache.complete and (self._nodes_moved or bool(self._find_reason(now)))
+                self._nodes_moved = False
                 if self._has_asked:
                     return self._ask(PlanPhase.ASKING_AHEAD)
                 return self._await_rest()

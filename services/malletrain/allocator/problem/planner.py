@@ -262,6 +262,11 @@ class PlanProblem:
     parts: tuple[PinnedProblem, ...]
     terms: tuple[PoolTerms, ...] = ()
 
+    @property
+    def in_several_parts(self) -> bool:
+        """Whether a part is not all of the problem. Jobs without a place in their pool are in no part."""
+        return len(self.parts) > 1 or len(self.parts[0].whole.jobs) < len(self.whole.jobs)
+
     def allocation(self, solved: Sequence[Allocation]) -> Allocation:
         """The solution of the whole problem.
 

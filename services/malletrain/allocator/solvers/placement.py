@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
+
+import numpy as np
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, Assignment
 from malletrain.allocator.problem.group_table import PartedProblem
@@ -49,13 +51,27 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
     else:
         changed = _near(problem, counts, free, rank) if near else rearrange(held, counts, free, rank)
 
-    def ordered(nodes: Sequence[str]) -> tuple[str, ...]:
-        places = list(map(order.__getitem__, nodes))
-        ascending = sorted(places)
-        # Most jobs keep their nodes, and these are in order: the same tuple is compared faster with what is wanted.
-        return tuple(nodes if places == ascending else map(problem.nodes.__getitem__, ascending))
+    nodes = [changed.get(index, nodes) for index, nodes in enumerate(held)]
+    return tuple(map(Assignment, [job.id for job in problem.jobs], _in_order(nodes, order, problem.nodes)))
 
-    return tuple(Assignment(job.id, ordered(changed.get(index, held[index]))) for index, job in enumerate(problem.jobs))
+
+def _in_order(
+    nodes_of_jobs: Sequence[Sequence[str]], order: Mapping[str, int], nodes: Sequence[str]
+) -> Iterable[tuple[str, ...]]:
+    """The nodes of each job in the order of all nodes.
+
+    Most jobs keep their nodes, which are in order: then it is the same tuple, which is compared faster with what is
+    wanted. Which jobs need more than that is found for all of them at once.
+    """
+    places = np.fromiter(map(order.__getitem__, chain.from_iterable(nodes_of_jobs)), dtype=np.int64)
+    ends = np.cumsum(np.fromiter(map(len, nodes_of_jobs), dtype=np.int64))
+    descents = np.flatnonzero(places[1:] < places[:-1]) + 1
+    unordered = set(np.searchsorted(ends, np.setdiff1d(descents, ends), side="right").tolist())
+    for index, of_job in enumerate(nodes_of_jobs):
+        if index in unordered:
+            yield tuple(map(nodes.__getitem__, sorted(map(order.__getitem__, of_job))))
+        else:
+            yield tuple(of_job)
 
 
 def place_parts(parted: PartedProblem, problem: AllocationProblem) -> tuple[Assignment, ...]:
