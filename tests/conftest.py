@@ -10,9 +10,10 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # The tests' own process forks, to start programs as other accounts, and serves and calls gRPC meanwhile. gRPC's fork
 # handlers would start threads in the child, which then may never reach its program. What the tests start has them.
@@ -36,8 +37,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Without the phase that explains failures: it traces every line under Python < 3.12, so slowly that a machine of many
 # steps ended by pytest's time limit, which hid the failure.
 PHASES = [phase for phase in Phase if phase is not Phase.explain]
-settings.register_profile("same", derandomize=True, deadline=None, phases=PHASES)
-settings.register_profile("explore", derandomize=False, deadline=None, phases=PHASES, print_blob=True)
+# Nor may a busy machine fail a test: how long examples take to make is no property of the product.
+COMMON: dict[str, Any] = {"deadline": None, "phases": PHASES, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("same", derandomize=True, **COMMON)
+settings.register_profile("explore", derandomize=False, print_blob=True, **COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.allocator.explanation.explain import explain_plan
@@ -27,7 +27,7 @@ from malletrain.runtime.errors import NotFoundError, PreconditionError
 from malletrain.v1 import allocator_pb2
 from tests.allocator.test_owner_limits import keeps_limits, owned_problems
 
-SLOW = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(deadline=None, max_examples=50)
 
 Condition = Callable[[tuple[int, ...]], bool]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.allocator.fleets.members import FleetDecision
@@ -152,7 +152,7 @@ def test_members_get_gpus_of_nodes_that_suit_them_only() -> None:
     assert {node_of(gpu) for gpus in parts.values() for gpu in gpus} == {"n1"}, "what they have they keep"
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=60)
 @given(
     kinds=st.lists(st.sampled_from(["a100", "v100"]), min_size=1, max_size=5),
     held=st.lists(st.integers(0, 9), max_size=4, unique=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.allocator.problem.allocation_problem import (
@@ -24,7 +24,7 @@ from malletrain.allocator.solvers.solving import solve
 from malletrain.model.scaling import ScalingPoint
 from tests.allocator.problems import brute_force, problems
 
-SLOW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(deadline=None, max_examples=60)
 LIMIT = 60.0
 
 

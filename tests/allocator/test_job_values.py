@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.allocator.problem.allocation_problem import (
@@ -28,7 +28,7 @@ from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 from tests.allocator.problems import problems
 
-SLOW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(deadline=None, max_examples=60)
 NODES = tuple(f"n{index}" for index in range(8))
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.allocator.explanation.explain import explain_plan
@@ -33,7 +33,7 @@ from malletrain.model.topology import GroupPath, NodeTree, TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import allocator_pb2
 
-SLOW = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(deadline=None, max_examples=200)
 NEAR, NONE = TopologyPreference.PREFER, TopologyPreference.NONE
 Case = tuple[AllocationProblem, list[int]]
 

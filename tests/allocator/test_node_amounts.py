@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.allocator.explanation import sentences
@@ -67,7 +67,7 @@ def planned(
     return plan_problem(PlanInput(tuple(nodes), jobs, curves=curves), OPTIONS)
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=80)
 @given(nodes=st.lists(NODES, max_size=5), needs=st.lists(NEEDS, min_size=1, max_size=3), data=st.data())
 def test_it_is_exact(
     process: SolverProcess, nodes: list[PlannableNode], needs: list[NodeNeeds], data: st.DataObject

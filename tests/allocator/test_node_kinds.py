@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.allocator.explanation import sentences
@@ -56,7 +56,7 @@ from tests.allocator.grouped_problems import brute_force, has_nodes
 from tests.allocator.problems import problems
 from tests.support.builders import job_message
 
-SLOW = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(deadline=None, max_examples=150)
 LIMIT = 60.0
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.allocator.problem.allocation_problem import (
@@ -34,7 +34,7 @@ from malletrain.runtime.errors import InvalidInputError
 from tests.allocator.problems import problems
 from tests.allocator.test_ties import a_job, job_of
 
-SLOW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(deadline=None, max_examples=60)
 LIMIT_SECONDS = 60.0
 OWNERS = ("ada", "bob", "eve", "")
 LINEAR = (ScalingPoint(1, 100.0), ScalingPoint(8, 800.0))

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -45,7 +45,7 @@ from malletrain.runtime.errors import InvalidInputError, PreconditionError
 from malletrain.v1 import allocator_pb2
 from tests.allocator.problems import problems
 
-SLOW = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(deadline=None, max_examples=100)
 LIMIT = 60.0
 
 

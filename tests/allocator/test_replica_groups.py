@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.allocator.explanation import sentences
@@ -35,7 +35,7 @@ from malletrain.model.topology import GroupPath, TopologyPreference, group_of
 from malletrain.runtime.errors import InvalidInputError
 from tests.allocator.grouped_problems import Silent, brute_force, check, check_replicas, has_nodes
 
-SLOW = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(deadline=None, max_examples=300)
 LIMIT = 60.0
 PATHS: list[GroupPath] = [("r1", "a"), ("r1", "a"), ("r1", "b"), ("r1", "b"), ("r2", "c"), ()]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.allocator.explanation import sentences
@@ -36,7 +36,7 @@ from malletrain.v1 import allocator_pb2, resources_pb2
 from tests.allocator.grouped_problems import Silent, best_at, brute_force, check, has_nodes, in_groups
 from tests.support.builders import job_message
 
-SLOW = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(deadline=None, max_examples=150)
 LIMIT = 60.0
 
 

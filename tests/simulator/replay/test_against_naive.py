@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from tests.simulator.replay.builders import Case, cases
 from tests.simulator.replay.naive import Naive
@@ -22,7 +22,7 @@ JOB_FIGURES = (
 )
 
 
-@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=400)
 @given(case=cases())
 def test_every_decision_and_every_job_is_the_same(case: Case) -> None:
     result, naive = case.run_replay(), Naive(case)
