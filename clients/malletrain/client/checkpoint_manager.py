@@ -29,6 +29,7 @@ from malletrain.client.snapshots import (
     writer_of,
 )
 from malletrain.client.warn_once import WarnOnce, describe
+from malletrain.common.stage_out import StageOutTerms
 
 _BROKEN = (OSError, EOFError, RuntimeError, KeyError, ValueError, pickle.UnpicklingError)
 _NEEDED = frozenset({"model", "optimizer", "samples"})
@@ -46,6 +47,7 @@ class CheckpointManager:
     """Takes snapshots of a training and has them written to disk.
 
     Attributes:
+        folder: Folder of the checkpoints; None: there are none.
         loop_seconds: Total time that snapshots took in the training loop.
         commit_seconds: Total time that commits in memory took in the training loop.
         commits: Number of commits in memory.
@@ -74,6 +76,7 @@ class CheckpointManager:
             memory: Returns the bytes of memory that are available; None: not known.
             rescales_by_disk: Returns whether a state of so many bytes is saved and read again at a change of scale.
         """
+        self.folder = folder
         self._warnings = WarnOnce()
         self._interval = interval_seconds
         self._clock = clock
@@ -191,6 +194,23 @@ class CheckpointManager:
         if not self.is_saved(samples) and samples != self._given_up_samples:
             self.save(samples, content, last=True)
         return self.is_saved(samples)
+
+    def is_better_staged_out(self, size: int, terms: StageOutTerms) -> bool:
+        """Whether the last state had better be left to the node's agent than saved here.
+
+        Args:
+            size: Bytes of its tensors, which count before the first save.
+            terms: What the agent offers.
+        """
+        if self._saver is None:
+            return False
+        size = self._saver.written.last_bytes or size
+        if size > terms.max_bytes:
+            return False
+        expected, left = self._saver.rate.expected_seconds(size), self._seconds_left()
+        if self._saver.busy and left is not None:
+            left -= expected or 0.0  # a save waits for the one before
+        return terms.is_better(expected, left)
 
     def wait(self) -> None:
         """Wait until the last snapshot is on disk."""

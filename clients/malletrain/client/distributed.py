@@ -37,16 +37,17 @@ from malletrain.client import should_commit, should_stop
 from malletrain.client.devices import AppliedSteps, group_backend, present_device
 from malletrain.client.extra_state import ExtraState
 from malletrain.client.gradient_noise import NoiseMeter
-from malletrain.client.handover import Handover, gathered, leave_whole, take_whole
+from malletrain.client.handover import Handover, gathered, leave_whole, take_whole, tell_disk
 from malletrain.client.job_context import read_collective_seconds
 from malletrain.client.lr_scaling import RateRamp
 from malletrain.client.node_memory import NodeMemory, open_node_memory
 from malletrain.client.object_transfer import broadcast_integers, broadcast_object, control_device
 from malletrain.client.replica import Stopped
-from malletrain.client.snapshots import random_states, tensor_bytes
+from malletrain.client.snapshots import random_states, state_as_it_is, tensor_bytes, writer_of
 from malletrain.client.training import Training
 from malletrain.client.warn_once import describe
 from malletrain.common.job_limits import PHASE_SECONDS
+from malletrain.common.stage_out import StagedCheckpoint
 
 
 class CollectiveLimit:
@@ -218,12 +219,31 @@ class DistributedTraining(Training):
     def _hand_over(self) -> bool:
         states = gathered(random_states())
         large = self.rank == 0 and self._is_large()
-        handover = leave_whole(self._memory, self.samples, self._content, states, in_memory=large)
-        if handover is Handover.SAVE_ALONE:
+        stages_out = self.rank == 0 and self._is_better_staged_out()
+        handover = leave_whole(
+            self._memory, self.samples, self._content, states, in_memory=large, stages_out=stages_out
+        )
+        if handover is Handover.STAGE_OUT and self._memory is not None and self._stage_out(self._memory, states):
+            return True
+        if handover in (Handover.SAVE_ALONE, Handover.STAGE_OUT):
             self._marker.create()
             saved = self._checkpoints.save_and_wait(self.samples, lambda: self._content(states))
             self._leave(saved=saved)
         return handover is Handover.DONE
+
+    def _is_better_staged_out(self) -> bool:
+        """At rank 0: whether the checkpoint had better be left to the node's agent, which has more time."""
+        terms = None if self._memory is None else self._memory.terms_for(self._checkpoints.folder)
+        return terms is not None and self._checkpoints.is_better_staged_out(self._state_bytes(), terms)
+
+    def _stage_out(self, memory: NodeMemory, states: list[Any]) -> bool:
+        try:
+            write = writer_of(state_as_it_is(self._content(states), "checkpoint"))
+            memory.stage(StagedCheckpoint(self._state_bytes(), self.samples), write)
+        except Exception as error:  # noqa: BLE001 - as for a save: memory may be short, or a user's object raise anything
+            tell_disk(error)
+            return False
+        return True
 
     def finish(self, metrics: Mapping[str, float] | None = None) -> None:
         """As `Training.finish`."""

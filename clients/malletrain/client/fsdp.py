@@ -43,13 +43,16 @@ from malletrain.client.distributed import PlainTrainingState, collective_limit, 
 from malletrain.client.divided import DividedTraining
 from malletrain.client.gradient_noise import NoiseMeter
 from malletrain.client.neighbour_copies import NeighbourCopies
+from malletrain.client.part_files import parts_folder
 from malletrain.client.peer_shards import PeerShards, find_peer_shards, leave_parts
 from malletrain.client.replicas import replica_place
 from malletrain.client.saving_marker import SavingMarker
-from malletrain.client.shard_parts import Shards, part_of, parts_folder, prepared_part, write_part
+from malletrain.client.shard_parts import Shards, part_of, prepared_part, write_part
 from malletrain.client.sharded_checkpoints import samples_in, say_where
 from malletrain.client.snapshots import random_states, tensor_bytes
+from malletrain.client.staged_parts import stage_parts
 from malletrain.common.job_folder import SHARDED_FOLDER
+from malletrain.common.stage_out import StageOutTerms
 
 __all__ = ["ShardedTraining", "init"]
 
@@ -184,12 +187,29 @@ class ShardedTraining(DividedTraining):
             say_where(state.samples, time.monotonic() - began)
 
     def _hands_over(self) -> bool:
-        return self._memory is not None and bool(self._memory.notice().staying) and self._is_large()
+        if self._memory is None:
+            return False
+        return (bool(self._memory.notice().staying) and self._is_large()) or self._is_better_staged_out()
+
+    def _is_better_staged_out(self) -> bool:
+        terms = self._stage_out_terms()
+        return terms is not None and self._sharded.is_better_staged_out(self._whole_bytes, terms)
+
+    def _stage_out_terms(self) -> StageOutTerms | None:
+        return None if self._memory is None else self._memory.terms_for(self._folder)
 
     def _hand_over(self) -> bool:
         place = {"samples": self.samples, "rank": self._place.shard, "workers": self._place.shards}
         # A checkpoint that is being written is not waited for: it may take longer than the node stays.
-        return leave_parts(self._memory, prepared_part(self._shards(), self._plain([]), random_states(), **place))
+        own = prepared_part(self._shards(), self._plain([]), random_states(), **place)
+        if leave_parts(self._memory, own):
+            return True
+        wanted = self.rank == 0 and self._is_better_staged_out()
+        if stage_parts(self._memory, own, self._token, self._stage_out_terms(), wanted=wanted):
+            return True
+        if not self._agreed(self.rank > 0 or self._may_save(last=True)):
+            self._stop(save=False)
+        return False
 
     def _state_bytes(self) -> int:
         return tensor_bytes(self._shards(), own=True)

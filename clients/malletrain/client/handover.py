@@ -65,6 +65,8 @@ class Handover(Enum):
     """End: the state is in memory, or another worker sees to it."""
     SAVE_ALONE = "save_alone"
     """Save for all of them: the state is in memory nowhere, and the others end."""
+    STAGE_OUT = "stage_out"
+    """Leave the checkpoint for the node's agent to copy; the others end."""
 
 
 def leave_whole(
@@ -74,11 +76,13 @@ def leave_whole(
     states: list[Any],
     *,
     in_memory: bool = True,
+    stages_out: bool = False,
 ) -> Handover:
     """Leave a state that every worker has whole; all workers call it at the same batch.
 
     Those of nodes that are given back end at once. One worker of each other node leaves the state there. Where that is
-    not to be, but rank 0's node is given back, the first worker on another node saves for all.
+    not to be, but rank 0's node is given back, the first worker on another node saves for all. Where there is no other
+    node, rank 0 saves, or has the checkpoint staged out.
 
     Args:
         memory: This worker's memory; None: it has none.
@@ -86,14 +90,17 @@ def leave_whole(
         content: Returns the state, given the random states of all workers.
         states: The random states of all workers.
         in_memory: At rank 0, whether it is to be left in memory; ignored at the others.
+        stages_out: At rank 0, whether the checkpoint had better be staged out than saved; ignored at the others.
     """
     notice = agreed_notice(memory)
-    offers = gathered((None if memory is None else memory.node, in_memory))
-    nodes = [node for node, _ in offers]
+    offers = gathered((None if memory is None else memory.node, in_memory, stages_out))
+    nodes = [offer[0] for offer in offers]
     # One worker of a node is enough.
     holders = sorted(nodes.index(node) for node in notice.staying.intersection(nodes)) if offers[0][1] else []
     if not holders:
         others = [rank for rank, node in enumerate(nodes) if node is not None and node not in notice.released]
+        if nodes[0] in notice.released and not others and offers[0][2]:
+            return Handover.DONE if dist.get_rank() else Handover.STAGE_OUT
         if nodes[0] not in notice.released or not others:
             return Handover.BY_DISK
         return Handover.SAVE_ALONE if dist.get_rank() == others[0] else Handover.DONE

@@ -22,18 +22,9 @@ import torch
 import torch.distributed as dist
 
 from malletrain.client.available_memory import available_memory, fits_in_memory
+from malletrain.client.part_files import part_path, parts_folder
 from malletrain.client.replicas import ReplicaPlace
-from malletrain.client.shard_parts import (
-    Part,
-    Shards,
-    complete_parts,
-    packed,
-    part_of,
-    part_path,
-    parts_folder,
-    unpacked,
-    write_part,
-)
+from malletrain.client.shard_parts import Part, Shards, complete_parts, packed, part_of, unpacked, write_part
 from malletrain.client.snapshots import tensor_bytes
 from malletrain.client.warn_once import describe, in_words
 

@@ -7,21 +7,26 @@ count: a worker that is killed while it writes leaves nothing.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 from malletrain.client.available_memory import available_memory, fits_in_memory
 from malletrain.client.shard_parts import packed, unpacked
+from malletrain.client.warn_once import in_words
 from malletrain.common import environment as env
 from malletrain.common.handover_memory import MEMORY_NAME, LeaveNotice, read_leave_notice
+from malletrain.common.job_folder import CHECKPOINTS_FOLDER
+from malletrain.common.stage_out import StagedCheckpoint, StageOutTerms, remove_mark, terms_from_text, write_mark
 
 _MAGIC = b"malletr1"
 _END = struct.Struct("<8sqqqq")
@@ -46,9 +51,17 @@ class Left:
 
 
 class NodeMemory:
-    """The memory of this worker's place."""
+    """The memory of this worker's place.
 
-    def __init__(self, descriptor: int, folder: Path, node: str, generation: int) -> None:
+    Attributes:
+        node: Name of the worker's node.
+        generation: Number of the worker's generation.
+        terms: What the node's agent copies of checkpoints once the workers have gone; None: nothing.
+    """
+
+    def __init__(
+        self, descriptor: int, folder: Path, node: str, generation: int, terms: StageOutTerms | None = None
+    ) -> None:
         """Use a memory; see `open_node_memory`.
 
         Args:
@@ -56,7 +69,9 @@ class NodeMemory:
             folder: The job's folder.
             node: Name of the worker's node.
             generation: Number of the worker's generation.
+            terms: What the node's agent copies of checkpoints; None: nothing.
         """
+        self.terms = terms
         self.node = node
         self.generation = generation
         self._descriptor = descriptor
@@ -112,6 +127,49 @@ class NodeMemory:
         text = torch.frombuffer(bytearray(os.pread(self._descriptor, length, size)), dtype=torch.uint8)
         return Left(generation, samples, unpacked(text), self._view(size))
 
+    def terms_for(self, checkpoint_folder: Path | None) -> StageOutTerms | None:
+        """What the agent copies of the checkpoints of a folder: it knows the job's own only."""
+        return self.terms if checkpoint_folder == self._folder / CHECKPOINTS_FOLDER else None
+
+    def stage(self, staged: StagedCheckpoint, write: Callable[[BinaryIO], object]) -> None:
+        """Leave a checkpoint, or a part of one, for the agent to copy once the workers have gone; call it last.
+
+        Args:
+            staged: What it is; `size` as far as known.
+            write: Writes its file.
+
+        Raises:
+            OSError: there is no memory for it, or no mark can be left. Nothing is left in memory.
+            Exception: what `write` raises, after which nothing is left either.
+        """
+        self.clear()
+        if not fits_in_memory(staged.size, available_memory()):
+            raise OSError(errno.ENOMEM, f"{os.strerror(errno.ENOMEM)}: {in_words(staged.size)}")
+        seconds, most = (0.0, 0) if self.terms is None else (self.terms.seconds, self.terms.max_bytes)
+        try:
+            with os.fdopen(os.dup(self._descriptor), "wb") as file:
+                file.seek(0)
+                write(file)
+            whole = replace(staged, size=os.fstat(self._descriptor).st_size)
+            if whole.size > most:
+                raise OSError(errno.EFBIG, f"{in_words(whole.size)}, and the agent copies {in_words(most)}")
+            write_mark(self._folder, whole, seconds)
+            os.pwrite(self._descriptor, whole.ending(), whole.size)
+        except BaseException:
+            self.unstage(staged)
+            raise
+        print(
+            f"malletrain: the agent of {self.node} is left {in_words(whole.size)} of the checkpoint at"
+            f" {whole.samples} samples, and copies them within {seconds:g} s",
+            file=sys.stderr,
+        )
+
+    def unstage(self, staged: StagedCheckpoint) -> None:
+        """Take back what `stage` has left."""
+        self.clear()
+        with contextlib.suppress(OSError):
+            remove_mark(self._folder, staged)
+
     def clear(self) -> None:
         """Free the memory. Nobody may look at what was read before any more."""
         os.truncate(self._descriptor, 0)
@@ -134,4 +192,5 @@ def open_node_memory(environ: Mapping[str, str]) -> NodeMemory | None:
             return None
     except OSError:
         return None
-    return NodeMemory(int(descriptor), Path(folder), node, int(number))
+    terms = terms_from_text(environ.get(env.STAGE_OUT, ""))
+    return NodeMemory(int(descriptor), Path(folder), node, int(number), terms)

@@ -1,8 +1,9 @@
 """One worker's part of a training's divided state: copied to the CPU, written by itself, read by any number of workers.
 
-A state that survivors of a loss have written is a folder `samples-N.parts`. It has one file for each worker of the lost
-generation, or of one of its replicas, whoever wrote it, and no index: it is complete once all files are there, so that
-nobody has to wait for others. `PartsReader` shows it to torch.distributed.checkpoint, which divides it anew.
+A state of which each part was written by itself, as by survivors of a loss, is a folder `samples-N.parts`. It has one
+file for each worker of a generation, or of one of its replicas, whoever wrote it, and no index: it is complete once all
+files are there, so that nobody has to wait for others. `PartsReader` shows it to torch.distributed.checkpoint, which
+divides it anew.
 """
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ from __future__ import annotations
 import abc
 import io
 import os
-import re
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -31,13 +30,13 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem, WriteItem
 
+from malletrain.client.part_files import FILE, part_path, store_part
 from malletrain.client.snapshots import snapshot_of
 from malletrain.client.warn_once import describe
 
 Shards = dict[str, Any]
 """Names and tensors, some of them divided among the workers."""
 
-_FILE = re.compile(r"([0-9a-f]+)-(\d+)-of-(\d+)\.pt")
 _ALIGNED = 16
 """Tensors begin at multiples of so many bytes, so that a view of any type is possible."""
 
@@ -173,23 +172,6 @@ def unpacked(packet: torch.Tensor) -> dict[str, Any]:
     return header
 
 
-def parts_folder(folder: Path, samples: int) -> Path:
-    """The folder of a state that survivors of a loss write."""
-    return folder / f"samples-{samples:015d}.parts"
-
-
-def part_path(folder: Path, token: str, rank: int, workers: int) -> Path:
-    """The file of a part.
-
-    Args:
-        folder: The folder of its state.
-        token: Tells parts of one generation from those of another one with the same sample counter.
-        rank: Which part it is; see `Part.rank`.
-        workers: How many parts the state has.
-    """
-    return folder / f"{token}-{rank}-of-{workers}.pt"
-
-
 def write_part(folder: Path, token: str, part: Part) -> None:
     """Write a part; its file is there once it is complete.
 
@@ -197,24 +179,24 @@ def write_part(folder: Path, token: str, part: Part) -> None:
         OSError: it can't be written.
     """
     path = part_path(folder, token, part.rank, part.header["workers"])
-    folder.mkdir(parents=True, exist_ok=True)
-    # Workers of other machines may write the same part, and have the same process id.
-    unfinished = path.with_suffix(f".{secrets.token_hex(8)}")
-    try:
-        with unfinished.open("wb") as file:
-            torch.save({"header": part.header, "data": part.data}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    store_part(path, lambda file: write_content(part, file))
+
+
+def write_content(part: Part, file: BinaryIO) -> None:
+    """Write what the file of a part has in it.
+
+    Raises:
+        OSError: it can't be written.
+        RuntimeError: the same, from torch.
+    """
+    torch.save({"header": part.header, "data": part.data}, file)
 
 
 def complete_parts(folder: Path) -> list[Path]:
     """The files of a state by rank; none if one of them is missing."""
     by_generation: dict[tuple[str, int], dict[int, Path]] = {}
     for path in folder.iterdir():
-        if (match := _FILE.fullmatch(path.name)) is not None:
+        if (match := FILE.fullmatch(path.name)) is not None:
             by_generation.setdefault((match[1], int(match[3])), {})[int(match[2])] = path
     for (_, workers), found in sorted(by_generation.items(), key=lambda entry: entry[0]):
         if len(found) == workers:

@@ -33,6 +33,7 @@ from malletrain.client.phases import SAVE
 from malletrain.client.shard_parts import PartsReader, Shards, complete_parts, load_from, read_plain
 from malletrain.client.snapshots import snapshot_of, tensor_bytes
 from malletrain.client.warn_once import WarnOnce, describe
+from malletrain.common.stage_out import StageOutTerms
 
 _NAME = re.compile(r"samples-(\d+)\.(shards|parts)")
 _METADATA = ".metadata"
@@ -175,6 +176,19 @@ class ShardedCheckpoints:
             self._saved_at = self._clock()
             return False
         return True
+
+    def is_better_staged_out(self, whole_bytes: Callable[[], int], terms: StageOutTerms) -> bool:
+        """Whether the last state had better be left to the nodes' agents than saved by the workers. One worker asks.
+
+        Args:
+            whole_bytes: As for `may_begin`.
+            terms: What its agent offers.
+        """
+        size, left = self._size or whole_bytes(), self._seconds_left()
+        expected = self._rate.expected_seconds(size)
+        if self._writing is not None and left is not None:
+            left -= expected or 0.0  # a save waits for the one before
+        return terms.is_better(expected, left)
 
     @phase(SAVE)
     def save(

@@ -13,7 +13,7 @@ import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import torch
 
@@ -177,10 +177,10 @@ def restore_random_states(states: Mapping[str, Any]) -> None:
         numpy_random.set_state(states["numpy"])
 
 
-def writer_of(content: Mapping[str, Any]) -> Callable[[ChecksumWriter], None]:
+def writer_of(content: Mapping[str, Any]) -> Callable[[ChecksumWriter | BinaryIO], None]:
     """A function that writes a snapshot with `torch.save`."""
 
-    def write(stream: ChecksumWriter) -> None:
+    def write(stream: ChecksumWriter | BinaryIO) -> None:
         with _without_archive_checksums():
             torch.save(dict(content), stream)
 

@@ -15,6 +15,7 @@ from malletrain.agent.agent import Agent, AgentConfig
 from malletrain.agent.environment import problem_of_one_gpu
 from malletrain.agent.first_certificate import read_from_standard_input, take_from_pbs_script
 from malletrain.agent.node_check.judging import add_options, limits_of
+from malletrain.common.stage_out import MAX_SECONDS, terms_from_text
 from malletrain.common.tasks import end_process
 from malletrain.tls.files import CertificateFileError
 from malletrain.tls.sources import RenewableCertificate
@@ -48,6 +49,16 @@ def main() -> int:
         default=0,
         help="largest share of memory of all standby processes, which fork workers, in MiB; 0: none is kept (0)",
     )
+    parser.add_argument(
+        "--stage-out-seconds",
+        type=float,
+        default=0.0,
+        help=f"how long checkpoints may be copied from the node after its workers have gone, at most {MAX_SECONDS:g} s;"
+        " 0: none is (0)",
+    )
+    parser.add_argument(
+        "--stage-out-mib", type=int, default=0, help="how much of a user's that may be at a time, in MiB; 0: none (0)"
+    )
     parser.add_argument("--one-gpu", action="store_true", help="the node is one GPU, which the scheduler must name")
     parser.add_argument("--nice", type=int, default=0, help="by how much CPU time is yielded to others (0)")
     add_options(parser)
@@ -75,6 +86,7 @@ def main() -> int:
         in_slurm=bool(slurm_job),
         standby_memory_bytes=max(0, arguments.standby_mib) << 20,
         check=limits_of(arguments),
+        stage_out=terms_from_text(f"{arguments.stage_out_seconds} {arguments.stage_out_mib << 20}"),
         unfit=problem_of_one_gpu(os.environ) if arguments.one_gpu else "",
     )
     os.nice(max(0, arguments.nice))

@@ -23,12 +23,14 @@ from malletrain.agent.node_check.running import check_node, measure_speed
 from malletrain.agent.registration import Registration, RegistryAddress
 from malletrain.agent.report_forwarder import ReportForwarder
 from malletrain.agent.session import SupervisorSession
+from malletrain.agent.stage_outs import StageOuts
 from malletrain.agent.supervisor_server import Send, SupervisorServer
 from malletrain.agent.sweeps import SweepsInThreads
 from malletrain.common import environment as env
 from malletrain.common.accounts import Account
 from malletrain.common.commands import start_command
 from malletrain.common.orphans import adopt_orphans, end_descendants, reap_orphans
+from malletrain.common.stage_out import StageOutTerms
 from malletrain.common.standby.config import standby_config_for
 from malletrain.common.standby.processes import StandbyProcesses, WorkerForks
 from malletrain.common.tasks import DEFECT_STATUS, Crew, start_thread
@@ -61,6 +63,8 @@ class AgentConfig:
         in_slurm: Whether the placeholder is a job of Slurm.
         standby_memory_bytes: Largest share of memory of all standby processes together; 0: there are none.
         check: What the node must have before the agent reports; None: it is not checked.
+        stage_out: How long and how much of checkpoints may be copied from the node after its workers have gone; None:
+            nothing.
         unfit: Why no work may start here, as far as is known before the check; empty: nothing is.
     """
 
@@ -75,6 +79,7 @@ class AgentConfig:
     in_slurm: bool = False
     standby_memory_bytes: int = 0
     check: CheckLimits | None = None
+    stage_out: StageOutTerms | None = None
     unfit: str = ""
 
 
@@ -97,6 +102,7 @@ class Agent:
         self._groups = NodeCgroups()
         self._standbys = Standbys(config.standby_memory_bytes, self._log, self._groups)
         self._sweeps = SweepsInThreads(self._log)
+        self._stage_outs = StageOuts(config.stage_out, self._log)
         self._leave_by: float | None = None
         self._stay_until = time.monotonic() + config.stay_seconds
         self._left = asyncio.Event()
@@ -171,7 +177,7 @@ class Agent:
 
     def _clear_node(self) -> None:
         """End everything of ours. A step that fails leaves the next ones to do: the last one finds all processes."""
-        for step in (self._kill_all, self._standbys.close):
+        for step in (self._stage_outs.close, self._kill_all, self._standbys.close):
             try:
                 step()
             except Exception as error:  # noqa: BLE001 - whatever it is, the node must be left
@@ -190,7 +196,17 @@ class Agent:
 
         standby, address = self._standbys.of(account), self._config.listen.strip("[]")
         session = SupervisorSession(
-            self._config.node, head, send, monitor_at, owner, standby, address, self._sweeps, self._groups, self._log
+            self._config.node,
+            head,
+            send,
+            monitor_at,
+            owner,
+            standby,
+            address,
+            self._sweeps,
+            self._groups,
+            self._log,
+            self._stage_outs,
         )
         if self._leave_by is not None:
             session.report_leaving()
@@ -221,8 +237,9 @@ class Agent:
                 self._log(f"workers can't be looked at: {error}")
             if self._leave_by is None:
                 self._standbys.tick(self._server.sessions)
+            self._stage_outs.poll(time.monotonic())
             workers = {pid for session in self._server.sessions for pid in session.worker_pids}
-            reap_orphans(workers | self._standbys.pids)
+            reap_orphans(workers | self._standbys.pids | self._stage_outs.pids)
             self._leave_if_due(time.monotonic())
             await asyncio.sleep(_POLL_SECONDS)
 
@@ -235,7 +252,7 @@ class Agent:
         busy = any(len(session) for session in self._server.sessions)
         if self._leave_by is not None:
             delivers = any(session.delivers for session in self._server.sessions)
-            if now >= self._leave_by or not (busy or delivers):
+            if now >= self._leave_by or not (busy or delivers or self._stage_outs.under_way):
                 self._left.set()
         elif not busy and self._registration.disconnected_seconds(now) >= self._config.orphan_seconds:
             self._log("the Scavenger can't be reached, and there is no work")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from malletrain.agent.environment import JobOwner, worker_environment
 from malletrain.agent.node_cgroups import NodeCgroups
+from malletrain.agent.stage_outs import StageOuts
 from malletrain.agent.sweeps import Sweeps, SweepsAtOnce
 from malletrain.agent.wire import has_unknown_fields
 from malletrain.common import environment as env
@@ -67,6 +68,7 @@ class SupervisorSession:
         sweeps: Sweeps | None = None,
         groups: NodeCgroups | None = None,
         warn: Callable[[str], object] = print,
+        stage_outs: StageOuts | None = None,
     ) -> None:
         """
         Args:
@@ -77,6 +79,7 @@ class SupervisorSession:
             sweeps: Does sweeps; None: each at once.
             groups: The cgroups of the workers; None: there are none.
             warn: Told what can't be done and changes nothing for the workers.
+            stage_outs: Copies checkpoints that workers leave in memory; None: nothing does.
         """
         self.ended = False
         self._leaving = False
@@ -104,6 +107,7 @@ class SupervisorSession:
         self._reported_idle = pb.IdleChanged()
         self._asked_sweeps, self._swept_job = 0, ""
         self._handovers = HandoverMemories()
+        self._stage_outs = StageOuts(None, warn) if stage_outs is None else stage_outs
         self._names = set[str]()  # of this node and its GPUs, for which there have been workers
 
     def __len__(self) -> int:
@@ -161,7 +165,7 @@ class SupervisorSession:
                 swept = pb.ControlWorkersResponse(swept=pb.JobSwept(request=request.sweep.request))
                 names = {request.sweep.node or self._node}
                 self._asked_sweeps, self._swept_job = self._asked_sweeps + 1, request.sweep.job_id
-                self._kill_all_of(request.sweep.job_id, names, lambda: self._answer_sweep(swept))
+                self._kill_all_of(request.sweep.job_id, names, lambda: self._answer_sweep(swept, names))
             case "cut_connections":
                 cut_remote((worker.pid for worker in self._workers.values()), self._head)
             case _ if has_unknown_fields(request):
@@ -169,9 +173,10 @@ class SupervisorSession:
             case _:
                 raise WorkerRequestError("request: expected one of those of ControlWorkersRequest, got none")
 
-    def _answer_sweep(self, swept: pb.ControlWorkersResponse) -> None:
+    def _answer_sweep(self, swept: pb.ControlWorkersResponse, names: Set[str]) -> None:
         self._send(swept)
         self._asked_sweeps -= 1
+        self._free_memory(names)  # now that no worker is left; whoever wants the node does not wait for that
 
     def report_leaving(self) -> None:
         """Report that the node is wanted back, before any worker is reported that ends because of that.
@@ -203,11 +208,12 @@ class SupervisorSession:
                 del self._ended[number]
                 self._forget_log(number)
                 self._send(pb.ControlWorkersResponse(group_ended=pb.WorkerGroupEnded(worker=number)))
+        if self._leaving and not len(self):
+            self._free_memory(None)  # nobody comes after them, and the agent ends soon
 
     def kill(self) -> None:
         """Kill all workers, and all other processes of their jobs on this node."""
         self._log_times.close()
-        self._handovers.close()
         self._drop_waiting()
         for worker in self._workers.values():
             worker.kill()
@@ -215,12 +221,21 @@ class SupervisorSession:
             worker.kill_session()
         for job_id in self._job_folders:
             self._kill_all_of(job_id, {self._node, *self._names})
+        self._free_memory(None)
+
+    def _free_memory(self, names: Set[str] | None) -> None:
+        """Free the memory of places to which no worker comes any more, unless there is a checkpoint to be copied."""
+        folder = next(iter(self._job_folders.values()), "")
+        self._handovers.close(names, lambda descriptor: self._stage_outs.take(descriptor, folder, self._account))
 
     def _start(self, start: pb.StartWorker) -> None:
         self._check(start)
         programs, cpus = str(Path(sys.executable).parent), len(os.sched_getaffinity(0))
         environment = worker_environment(os.environ, dict(start.environment), programs, cpus, self._account)
         environment[env.PYTHON] = sys.executable
+        environment.pop(env.STAGE_OUT, None)
+        if self._stage_outs.terms is not None:
+            environment[env.STAGE_OUT] = self._stage_outs.terms.to_text()
         if env.FEED_PEERS in environment:
             environment[env.NODE_ADDRESS] = self._address
         self._job_folders[environment[env.JOB_ID]] = environment[env.JOB_DIR]
@@ -350,7 +365,6 @@ class SupervisorSession:
             names: The node, or GPUs of it.
             done: Called when none is left.
         """
-        self._handovers.close(names)
         meant = {number for number, (_, own) in self._waiting.items() if own[env.JOB_ID] == job_id}
         self._drop_waiting(number for number in meant if self._waiting[number][1].get(env.NODE, self._node) in names)
         marks: Mapping[str, str] | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,11 +50,22 @@ class HandoverMemories:
                 return -1  # no descriptors are left: states go by way of the disk
         return self._descriptors[place]
 
-    def close(self, hosts: Iterable[str] | None = None) -> None:
-        """Free what is on these hosts, or on all, once no worker has it open any more."""
+    def close(
+        self, hosts: Iterable[str] | None = None, last_look: Callable[[int], object] = lambda _descriptor: None
+    ) -> None:
+        """Free what is on these hosts, or on all, once no worker has it open any more.
+
+        Args:
+            hosts: The hosts; None: all.
+            last_look: Called with each descriptor before it is closed.
+        """
         wanted = None if hosts is None else set(hosts)
         for place in [place for place in self._descriptors if wanted is None or place[0] in wanted]:
-            os.close(self._descriptors.pop(place))
+            descriptor = self._descriptors.pop(place)
+            try:
+                last_look(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ LAUNCH_LOG = "launch.log"
 """What a supervisor tells the job's owner, in the folder of the workers' output."""
 SIDECAR_LOG = "sidecar.log"
 """Output of the client's sidecar, in the folder of the logs."""
+STAGE_OUT_LOG = "stage-out.log"
+"""Output of what copies checkpoints for agents, in the folder of the logs; see `malletrain.common.stage_out`."""
 FEED_LOG = "feed.log"
 """Output of feeds that the job's trainers have started, in the folder of the logs."""
 CHECKPOINTS_FOLDER = "checkpoints"
@@ -56,6 +58,8 @@ LEAVE_FILE = "leave.json"
 """On which hosts others come after the present workers, and which are given back: written before these are to leave."""
 SHARDED_FOLDER = "sharded"
 """A file PID for each worker with a part of the state that others do not have. After a loss, it may save as well."""
+STAGE_OUT_FOLDER = "stage-out"
+"""A file for each checkpoint, or part of one, that an agent still has to copy. The supervisor waits for it."""
 FEEDS_FOLDER = "feeds"
 """Where the feeds of a fleet's nodes listen, one file each, in the folder of its first member. The feeds write them."""
 OBSERVED_FOLDER = "observed"
@@ -81,6 +85,7 @@ OWN_FOLDERS = {
     STOP_REQUESTS_FOLDER: ("",),
     SAVING_FOLDER: ("",),
     SHARDED_FOLDER: ("",),
+    STAGE_OUT_FOLDER: ("",),
     FEEDS_FOLDER: (".json",),
     STEP_TIMES_FOLDER: ("",),
     UNDELIVERED_FOLDER: ("",),

@@ -15,7 +15,15 @@ import grpc
 
 from malletrain.common.cgroups import Cgroups
 from malletrain.common.files import NO_ROOM, write_atomically, write_once_there_is_room
-from malletrain.common.job_folder import FEED_LOG, LAUNCH_LOG, LOGS_FOLDER, OUTCOME_FILE, SIDECAR_LOG, SUPERVISOR_FILE
+from malletrain.common.job_folder import (
+    FEED_LOG,
+    LAUNCH_LOG,
+    LOGS_FOLDER,
+    OUTCOME_FILE,
+    SIDECAR_LOG,
+    STAGE_OUT_LOG,
+    SUPERVISOR_FILE,
+)
 from malletrain.common.orphans import end_descendants
 from malletrain.common.processes import this_process
 from malletrain.common.tasks import start_thread
@@ -56,7 +64,7 @@ def main() -> int:
         logging.error("%s", error)
         _write_outcome(folder, supervisor_pb2.SUPERVISOR_OUTCOME_FAILED, str(error))
         return 2
-    local.watch_logs(folder / LOGS_FOLDER / name for name in (LAUNCH_LOG, SIDECAR_LOG, FEED_LOG))
+    local.watch_logs(folder / LOGS_FOLDER / name for name in (LAUNCH_LOG, SIDECAR_LOG, FEED_LOG, STAGE_OUT_LOG))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def terminate(*_: object) -> None:

@@ -72,6 +72,8 @@ class AgentCommand:
         margin_seconds: How long before the time limit of a placeholder its agent leaves.
         marks: Folder on the nodes in which a Prolog marks nodes that were just taken; empty: there is no such Prolog.
         standby_memory_mib: Largest share of memory of a standby process on a node; 0: none is kept.
+        stage_out: How long checkpoints may be copied from a node after its workers have gone, in seconds, and how much
+            of a user's, in MiB; 0 for either: none is.
         check: More options of the agent, by which it checks the node before it reports.
     """
 
@@ -84,6 +86,7 @@ class AgentCommand:
     margin_seconds: float = 15.0
     marks: str = ""
     standby_memory_mib: int = 0
+    stage_out: tuple[float, int] = (0.0, 0)
     check: tuple[str, ...] = ()
 
     async def certificate_line(self, node: str) -> str:
@@ -109,5 +112,11 @@ class AgentCommand:
             *(("--stay", f"{stay:g}") if math.isfinite(stay) else ()),
             *(("--marks", self.marks) if self.marks else ()),
             *(("--standby-mib", f"{self.standby_memory_mib}") if self.standby_memory_mib else ()),
+            *self._stage_out_options,
             *self.check,
         ]
+
+    @property
+    def _stage_out_options(self) -> tuple[str, ...]:
+        seconds, mib = self.stage_out
+        return ("--stage-out-seconds", f"{seconds:g}", "--stage-out-mib", f"{mib}") if seconds and mib else ()

@@ -354,6 +354,7 @@ def _batch_client(
         section.margin_seconds,
         section.marks if section.ssh else "",
         section.standby_memory_mib,
+        (section.stage_out_seconds, section.stage_out_mib),
         () if check is None else check.agent_options(alone=gpu_nice is None),
     )
     if section.ssh:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from malletrain.common.activity import Idleness, idleness_of_all
 from malletrain.common.handover_memory import LeaveNotice, write_leave_notice
+from malletrain.common.job_folder import STAGE_OUT_FOLDER
 from malletrain.common.job_limits import DEFAULT_LIMITS, JobLimits
 from malletrain.supervisor.elastic.membership import slots_of
+from malletrain.supervisor.restarting.awaited_checkpoints import AwaitedCheckpoints
 from malletrain.supervisor.restarting.backend import RestartingBackend
 from malletrain.supervisor.restarting.generation_state import (
     GenerationState,
@@ -96,6 +98,8 @@ class RestartingGroup(WorkerGroup):
         self._saving = saving
         self._sharded = sharded
         self._notice: LeaveNotice | None = None
+        self._awaited = AwaitedCheckpoints(saving.parent / STAGE_OUT_FOLDER)
+        self._awaits_until: float | None = None
         self._released_by: dict[str, float] = {}  # when what is left on hosts that are given back is killed
         self._formed_at = float("-inf")
         self._promise = Promise()
@@ -273,10 +277,20 @@ class RestartingGroup(WorkerGroup):
         ready = self._ready(now)
         if self._generation.change_due(ready, now):
             self._leave(now, self._limits.leave_grace)
-        if self._backend.is_ready() and self._generation.can_form(ready, now):
+        if self._backend.is_ready() and self._generation.can_form(ready, now) and not self._awaits_checkpoint(now):
             self._form(ready, now)
         self._keep_next(ready, now)
         return True
+
+    def _awaits_checkpoint(self, now: float) -> bool:
+        """Whether agents still copy a checkpoint, from which the next generation is to go on."""
+        left = self._awaited.seconds_left(now)
+        if left and self._awaits_until is None:
+            self._tell(f"the checkpoint is still copied from nodes that were given back: waits {left:.0f} s at most")
+        elif not left and self._awaits_until is not None and now >= self._awaits_until:
+            self._tell("the checkpoint was not copied in time: the last complete one counts")
+        self._awaits_until = now + left if left else None
+        return left > 0
 
     def _tell_if_apart(self, now: float) -> None:
         """Say once if members that train do not look for each other: each trains a model of its own."""

@@ -136,6 +136,19 @@ class HoldSettings(BaseModel):
         description="Largest share of memory of all standby processes on a node, which fork workers, in MiB, "
         "e.g. 2048; 0: none is kept.",
     )
+    stage_out_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=600,
+        description="How long checkpoints may be copied from a node after its workers have gone, at most; once the "
+        "node is wanted back, within grace_seconds. 0: none is.",
+    )
+    stage_out_mib: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 24,
+        description="Most memory of checkpoints of a user that are copied from a node at a time, in MiB; 0: none.",
+    )
     give_back_at_exit: bool = Field(
         default=True,
         description="Whether all nodes are given back when the Scavenger ends in good order; else the next Scavenger "

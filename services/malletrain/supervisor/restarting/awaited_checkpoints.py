@@ -1,0 +1,52 @@
+"""Checkpoints that agents still copy to the job's folder: the next generation goes on from them if they come in time.
+
+Their marks are written by the job's workers, and removed by what copies them; see `malletrain.common.stage_out`. What
+never ends, since a node or its agent is lost, is waited for until its time is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from pathlib import Path
+
+from malletrain.common.stage_out import seconds_of_mark
+
+_MAX_MARKS = 4096
+_BEGIN_SECONDS = 5.0
+"""How long after the workers' end a copy may begin, and take to clean up."""
+
+
+class AwaitedCheckpoints:
+    """Those of one job."""
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing is looked at yet.
+
+        Args:
+            folder: Where their marks are. It need not exist.
+        """
+        self._folder = folder
+        self._until: dict[str, float] = {}
+
+    def seconds_left(self, now: float) -> float:
+        """How long they are waited for at most, in seconds; 0 where there are none. Call it often.
+
+        Args:
+            now: Monotonic seconds.
+        """
+        try:
+            with os.scandir(self._folder) as entries:
+                names = {entry.name for entry in itertools.islice(entries, _MAX_MARKS) if entry.name[0] != "."}
+        except OSError:  # none has ever been staged out, or the disk is away: nobody trains without it either
+            names = set()
+        self._until = {name: until for name, until in self._until.items() if name in names}
+        for name in names - self._until.keys():
+            seconds = seconds_of_mark(self._folder / name)
+            self._until[name] = now + seconds + _BEGIN_SECONDS if seconds else now
+        for name, until in self._until.items():
+            if now >= until:
+                with contextlib.suppress(OSError):
+                    (self._folder / name).unlink()
+        return max(0.0, max(self._until.values(), default=now) - now)
