@@ -62,7 +62,7 @@ class SlowlySaved:
     @property
     def marks(self) -> list[str]:
         folder = self.job.folder / "stage-out"
-        return sorted(os.listdir(folder)) if folder.exists() else []
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
     @property
     def half_copied(self) -> list[str]:

@@ -207,9 +207,9 @@ class CheckpointManager:
         size = self._saver.written.last_bytes or size
         if size > terms.max_bytes:
             return False
-        expected, left = self._saver.rate.expected_seconds(size), self._seconds_left()
+        expected, left = self._saver.rate.assumed_seconds(size), self._seconds_left()
         if self._saver.busy and left is not None:
-            left -= expected or 0.0  # a save waits for the one before
+            left -= expected  # a save waits for the one before
         return terms.is_better(expected, left)
 
     def wait(self) -> None:

@@ -19,6 +19,7 @@ from malletrain.client.warn_once import in_words
 from malletrain.common.files import sync_directory
 
 _SAVES = 8
+_ASSUMED_BYTES_PER_SECOND = 100e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,11 @@ class SaveRate:
             f"{in_words(size)} take about {expected:.1f} s ({in_words(size / expected)}/s),"
             f" and {max(0.0, seconds_left):.1f} s are left"
         )
+
+    def assumed_seconds(self, size: int) -> float:
+        """How long a save of a size in bytes takes; before the first save, on a busy file system that nodes share."""
+        expected = self.expected_seconds(size)
+        return size / _ASSUMED_BYTES_PER_SECOND if expected is None else expected
 
     def expected_seconds(self, size: int) -> float | None:
         """How long a save of a size in bytes takes; None before the first save."""

@@ -185,9 +185,9 @@ class ShardedCheckpoints:
             terms: What its agent offers.
         """
         size, left = self._size or whole_bytes(), self._seconds_left()
-        expected = self._rate.expected_seconds(size)
+        expected = self._rate.assumed_seconds(size)
         if self._writing is not None and left is not None:
-            left -= expected or 0.0  # a save waits for the one before
+            left -= expected  # a save waits for the one before
         return terms.is_better(expected, left)
 
     @phase(SAVE)

@@ -47,16 +47,14 @@ class StageOutTerms:
         """As an environment variable."""
         return f"{self.seconds:g} {self.max_bytes}"
 
-    def is_better(self, save_seconds: float | None, left: float | None) -> bool:
+    def is_better(self, save_seconds: float, left: float | None) -> bool:
         """Whether a checkpoint had better be staged out than saved by the worker itself.
 
         Args:
-            save_seconds: How long a save takes; None: not known.
+            save_seconds: How long a save takes.
             left: How long the worker has, in seconds; None: as long as it takes.
         """
-        if left is None:
-            return False
-        return left < self.seconds if save_seconds is None else left < save_seconds <= self.seconds
+        return left is not None and left < save_seconds <= self.seconds
 
 
 def terms_from_text(text: str) -> StageOutTerms | None:

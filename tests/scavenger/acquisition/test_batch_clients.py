@@ -97,6 +97,15 @@ async def test_agents_are_told_of_standby_processes_only_where_they_shall_keep_s
     assert ["--standby-mib 512" in script for script in run.given] == [False, True]
 
 
+async def test_agents_are_told_to_stage_out_only_where_the_operator_allows_it() -> None:
+    run = Recorder("123\n", "124\n", "125\n")
+    for terms in ((0.0, 4096), (30.0, 0), (30.0, 4096)):
+        await SlurmBatchClient(run, replace(AGENT, stage_out=terms), "scavenge").submit("n003", 600.0)
+    options = "--stage-out-seconds 30 --stage-out-mib 4096"
+    assert [options in script for script in run.given] == [False, False, True]
+    assert ["--stage-out" in script for script in run.given] == [False, False, True]
+
+
 async def test_a_placeholder_asks_for_all_that_its_node_has() -> None:
     slurm, pbs = Recorder("123\n"), Recorder("77.head\n")
     await SlurmBatchClient(slurm, AGENT, "scavenge").submit("n003", 600.0, NodeFacts(gpus=4))

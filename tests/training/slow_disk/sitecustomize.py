@@ -8,15 +8,16 @@ import os
 import stat
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 _FOLDER = "/checkpoints/"
 _fsync = os.fsync
 
 
-def _slow_fsync(file) -> None:
+def _slow_fsync(file: int | BinaryIO) -> None:
     _fsync(file)
     descriptor = file if isinstance(file, int) else file.fileno()
-    path = os.readlink(f"/proc/self/fd/{descriptor}")
+    path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
     if _FOLDER in path and stat.S_ISREG(os.fstat(descriptor).st_mode):
         before = time.monotonic()
         while time.monotonic() - before < float(Path(os.environ["SLOW_DISK"]).read_text()):
@@ -24,4 +25,4 @@ def _slow_fsync(file) -> None:
 
 
 if "SLOW_DISK" in os.environ:
-    os.fsync = _slow_fsync
+    os.fsync = _slow_fsync  # type: ignore[assignment]  # of a file, too

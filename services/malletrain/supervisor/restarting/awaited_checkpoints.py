@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from malletrain.common.stage_out import seconds_of_mark
@@ -16,18 +18,22 @@ from malletrain.common.stage_out import seconds_of_mark
 _MAX_MARKS = 4096
 _BEGIN_SECONDS = 5.0
 """How long after the workers' end a copy may begin, and take to clean up."""
+_APART_SECONDS = 60.0
+"""By how much the clocks of nodes, file servers and this machine may differ."""
 
 
 class AwaitedCheckpoints:
     """Those of one job."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, wall_clock: Callable[[], float] = time.time) -> None:
         """Nothing is looked at yet.
 
         Args:
             folder: Where their marks are. It need not exist.
+            wall_clock: Seconds since the epoch.
         """
         self._folder = folder
+        self._wall_clock = wall_clock
         self._until: dict[str, float] = {}
 
     def seconds_left(self, now: float) -> float:
@@ -43,10 +49,19 @@ class AwaitedCheckpoints:
             names = set()
         self._until = {name: until for name, until in self._until.items() if name in names}
         for name in names - self._until.keys():
-            seconds = seconds_of_mark(self._folder / name)
-            self._until[name] = now + seconds + _BEGIN_SECONDS if seconds else now
+            self._until[name] = now + self._longest_wait(self._folder / name)
         for name, until in self._until.items():
             if now >= until:
                 with contextlib.suppress(OSError):
                     (self._folder / name).unlink()
         return max(0.0, max(self._until.values(), default=now) - now)
+
+    def _longest_wait(self, mark: Path) -> float:
+        """For a mark that is seen for the first time, perhaps long after it was left: from now on, in seconds."""
+        seconds = seconds_of_mark(mark)
+        try:
+            age = self._wall_clock() - mark.stat(follow_symlinks=False).st_mtime
+        except OSError:
+            return 0.0
+        longest = seconds + _BEGIN_SECONDS
+        return longest if seconds and age < longest + _APART_SECONDS else 0.0
