@@ -14,6 +14,7 @@ from malletrain.agent.stage_outs import StageOuts, has_room
 from malletrain.client.checksum import verify_checksum
 from malletrain.client.part_files import part_path, parts_folder
 from malletrain.common.accounts import account_named
+from malletrain.common.processes import read_status
 from malletrain.common.stage_out import StagedCheckpoint, StageOutTerms, write_mark
 from malletrain.v1 import agent_pb2 as pb
 from tests.agent.running import RunningAgent
@@ -132,9 +133,10 @@ def test_the_end_of_the_agent_ends_what_is_copied(tmp_path: Path, stage_outs: St
     (pid,) = stage_outs.pids
     os.kill(pid, signal.SIGSTOP)
     stage_outs.close()
-    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z", 10, "its end")
+    wait_until(lambda: (status := read_status(pid)) is None or status.ended, 10, "its end")
+    before = stage_outs.pids
     take(stage_outs, tmp_path, staged)
-    assert len(stage_outs.pids) == 1, "none is begun any more"
+    assert stage_outs.pids == before, "none is begun any more"
 
 
 def test_a_user_has_no_more_than_that_and_two_users_at_most_have_any() -> None:
@@ -152,6 +154,7 @@ def test_a_user_has_no_more_than_that_and_two_users_at_most_have_any() -> None:
 LEAVING = """\
 import os
 from pathlib import Path
+from malletrain.common.processes import read_status
 from malletrain.common.stage_out import StagedCheckpoint, write_mark
 
 job, memory = Path(os.environ["MALLETRAIN_JOB_DIR"]), int(os.environ["MALLETRAIN_HANDOVER_MEMORY"])

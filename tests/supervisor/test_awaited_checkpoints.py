@@ -48,6 +48,14 @@ def test_a_mark_that_is_as_old_as_no_copy_can_be_is_not_waited_for(tmp_path: Pat
         os.utime(tmp_path / "stage-out" / FIRST.mark, (1000, 1000))
 
 
+def test_marks_that_follow_each_other_keep_nobody_waiting_for_ever(tmp_path: Path) -> None:
+    awaited, waited = of(tmp_path), 0
+    for number in range(50):
+        write_mark(tmp_path, StagedCheckpoint(1, number), 600.0)
+        waited += awaited.seconds_left(100.0 + 60 * number) > 0
+    assert waited == 11, "ten minutes and five seconds"
+
+
 def test_a_mark_that_says_nothing_keeps_nobody_waiting(tmp_path: Path) -> None:
     folder = tmp_path / "stage-out"
     folder.mkdir()

@@ -33,7 +33,7 @@ _ALL = CheckpointRetention(count=sys.maxsize)
 """How many checkpoints the training keeps is not known here; it removes older ones itself, at its next save."""
 
 
-class OutOfTimeError(Exception):
+class CopyStoppedError(Exception):
     """The copy has to end."""
 
 
@@ -47,7 +47,7 @@ def copy_out(descriptor: int, staged: StagedCheckpoint, job_folder: Path) -> Non
 
     Raises:
         OSError: it can't be read or written, or nobody waits for it any more. Nothing is left of it, nor after an
-            `OutOfTimeError`.
+            `CopyStoppedError`.
     """
     if not is_awaited(job_folder, staged):
         raise OSError("nobody waits for it any more")
@@ -73,7 +73,7 @@ def _copy(descriptor: int, size: int, write: Callable[[bytes], object]) -> None:
 def _end_in_time(seconds: float) -> None:
     def stop(number: int, _frame: object) -> None:
         _ignore_signals()  # what is left to do is to remove what has been copied
-        raise OutOfTimeError("the node is needed" if number == signal.SIGTERM else f"{seconds:g} s are over")
+        raise CopyStoppedError("the node is needed" if number == signal.SIGTERM else f"{seconds:g} s are over")
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGALRM, stop)
@@ -104,7 +104,7 @@ def main() -> int:
         _end_in_time(seconds)
         copy_out(descriptor, staged, job_folder)
         _ignore_signals()
-    except (OSError, OutOfTimeError) as error:
+    except (OSError, CopyStoppedError) as error:
         said, status = f"the {name} is not copied, the last one counts: {describe(error)}", 1
     else:
         said, status = f"{name} is copied, in {time.monotonic() - began:.1f} s", 0

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from malletrain.common.stage_out import seconds_of_mark
+from malletrain.common.stage_out import MAX_SECONDS, seconds_of_mark
 
 _MAX_MARKS = 4096
 _BEGIN_SECONDS = 5.0
@@ -35,6 +35,7 @@ class AwaitedCheckpoints:
         self._folder = folder
         self._wall_clock = wall_clock
         self._until: dict[str, float] = {}
+        self._wait_by: float | None = None
 
     def seconds_left(self, now: float) -> float:
         """How long they are waited for at most, in seconds; 0 where there are none. Call it often.
@@ -54,7 +55,16 @@ class AwaitedCheckpoints:
             if now >= until:
                 with contextlib.suppress(OSError):
                     (self._folder / name).unlink()
-        return max(0.0, max(self._until.values(), default=now) - now)
+        return self._limited(max(self._until.values(), default=now), now)
+
+    def _limited(self, until: float, now: float) -> float:
+        """However many marks follow each other, nodes do not lie idle for longer than one may take."""
+        if until <= now:
+            self._wait_by = None
+            return 0.0
+        if self._wait_by is None:
+            self._wait_by = now + MAX_SECONDS + _BEGIN_SECONDS
+        return max(0.0, min(until, self._wait_by) - now)
 
     def _longest_wait(self, mark: Path) -> float:
         """For a mark that is seen for the first time, perhaps long after it was left: from now on, in seconds."""
