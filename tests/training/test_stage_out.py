@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 SLOW_DISK = Path(__file__).with_name("slow_disk")
 SAVE_SECONDS, GRACE = 4.0, 2.0
 """A file of a checkpoint takes so long, and nodes have less."""
-LATE_SECONDS = 2.0
+LATE_SECONDS = 6.0
 """By how much a busy machine may be late."""
 
 
@@ -64,9 +64,8 @@ class SlowlySaved:
         folder = self.job.folder / "stage-out"
         return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
-    @property
-    def half_copied(self) -> list[str]:
-        return [name for name in checkpoints(self.job) if name.startswith(".")]
+    def half_copied_at(self, samples: int) -> list[str]:
+        return [name for name in checkpoints(self.job) if name.startswith(f".samples-{samples:015d}.pt.")]
 
 
 def complete(job: Supervised) -> list[int]:
@@ -111,6 +110,7 @@ def test_no_progress_is_lost(tmp_path: Path, divided: bool) -> None:
         saved.disk.write_text("15")  # the next workers have booted long before
         done = saved.release_all()
         assert done > first
+        assert f"stopping at {done} samples" in saved.job.said, "no worker was killed"
         assert saved.marks, "the supervisor knows that it is copied"
         assert saved.go_on("n1", "n2") == done, saved.job.said
         goes_on(saved.job)
@@ -119,9 +119,8 @@ def test_no_progress_is_lost(tmp_path: Path, divided: bool) -> None:
         assert "waits 6" in saved.job.said, "the supervisor has waited for it"
 
 
-@pytest.mark.parametrize("divided", [False, True])
-def test_without_that_it_is(tmp_path: Path, divided: bool) -> None:
-    with slowly_saved(tmp_path, divided=divided) as saved:
+def test_without_that_it_is(tmp_path: Path) -> None:
+    with slowly_saved(tmp_path) as saved:
         first = saved.first_checkpoint()
         done = saved.release_all()
         assert not saved.marks
@@ -132,14 +131,15 @@ def test_a_lost_agent_costs_what_was_not_copied_and_no_more_time_than_was_said(t
     with slowly_saved(tmp_path, *stage_out(10)) as saved:
         first = saved.first_checkpoint()
         done = saved.release_all()
-        wait_until(lambda: saved.half_copied, 10, "half of a checkpoint")
+        (half,) = wait_until(lambda: saved.half_copied_at(done), 10, "half of a checkpoint")
         (copying,) = children_of(saved.agents["n1"].process.pid)
         saved.agents["n1"].process.kill()
         wait_until(lambda: not Path(f"/proc/{copying}").exists(), 10, "the end of what copies")
         began = time.monotonic()
         assert first <= saved.go_on("n2") < done
         assert time.monotonic() - began < 10 + 5 + 30, "a boot included"
-        assert not (saved.half_copied and saved.marks)
+        assert half not in checkpoints(saved.job)
+        assert not saved.marks
         assert "was not copied in time" in saved.job.said
 
 
@@ -149,7 +149,7 @@ def test_at_the_limit_copying_ends_and_the_last_checkpoint_counts(tmp_path: Path
         saved.disk.write_text("600")
         done = saved.release_all()
         wait_until(lambda: not saved.marks, 20, "the end of copying")
-        assert not saved.half_copied
+        assert not saved.half_copied_at(done)
         assert "8 s are over" in saved.job.said
         saved.disk.write_text("0")
         assert first <= saved.go_on("n1", "n2") < done
@@ -163,7 +163,7 @@ def test_an_agent_that_must_go_copies_within_its_own_grace(tmp_path: Path, grace
         agent.terminate()
         done = saved.release_all()
         agent.wait(30)
-        assert not saved.half_copied
+        assert not saved.half_copied_at(done)
         assert (done in complete(saved.job)) == (grace > SAVE_SECONDS)
 
 

@@ -249,10 +249,10 @@ class Agent:
         if self._leave_by is None and self._registration.refused_seconds(now) >= _REFUSED_SECONDS:
             self._log(f"the Scavenger has refused this agent for {_REFUSED_SECONDS:g} s")
             self._begin_to_leave()
-        busy = any(len(session) for session in self._server.sessions)
+        busy = any(len(session) for session in self._server.sessions) or self._stage_outs.under_way
         if self._leave_by is not None:
             delivers = any(session.delivers for session in self._server.sessions)
-            if now >= self._leave_by or not (busy or delivers or self._stage_outs.under_way):
+            if now >= self._leave_by or not (busy or delivers):
                 self._left.set()
         elif not busy and self._registration.disconnected_seconds(now) >= self._config.orphan_seconds:
             self._log("the Scavenger can't be reached, and there is no work")
