@@ -185,6 +185,39 @@ def test_an_event_that_came_while_a_plan_was_made_has_waited_already() -> None:
     assert driver.machine.due_at == driver.now
 
 
+def test_what_a_plan_has_changed_is_known_from_its_answer() -> None:
+    """Reports of these jobs come later; one from before the plan must not undo what the answer has told."""
+    driver = Driver()
+    before = cached_job("a")
+    driver.know(before)
+    apply = driver.until(ApplyPlan)
+    assert isinstance(apply, ApplyPlan)
+    wanted = ("n1", "n2", "n3")
+    after = replace(
+        before,
+        plannable=replace(before.plannable, current_nodes=wanted),
+        wanted_nodes=wanted,
+        plan_generation=apply.plan.generation,
+    )
+    driver.tell(nodes("n4"))
+    driver.now += 10 * OPTIONS.coalesce_seconds
+    driver.tell(
+        PlanAnswered(PlanOutcome.APPLIED, jobs=(after, replace(after, plannable=cached_job("ended").plannable)))
+    )
+    assert driver.machine.due_at == driver.now
+    driver.tell(JobsReported((before,)))
+    again = driver.until(ApplyPlan)
+    assert isinstance(again, ApplyPlan)
+    assert again.parts == (Assignment("a", ("n1", "n2", "n3", "n4")),)
+    assert [job.id for job in again.plan.problem.whole.jobs] == ["a"]
+    # What was reported before the answer is newer than that.
+    confirmed = replace(after, plan_generation=again.plan.generation, confirmed_nodes=frozenset(wanted))
+    driver.tell(JobsReported((confirmed,)))
+    driver.tell(PlanAnswered(PlanOutcome.APPLIED, jobs=(replace(confirmed, confirmed_nodes=frozenset()),)))
+    (known,) = driver.machine.cluster.jobs
+    assert known.confirmed_nodes
+
+
 def test_what_a_plan_has_changed_is_waited_for_before_another_one() -> None:
     """That one would give the same nodes to others, and JobManager would leave it out."""
     driver = Driver()

@@ -6,7 +6,16 @@
 from __future__ import annotations
 
 from malletrain.job_manager.machine.job_table import Claims
-from malletrain.job_manager.machine.plans import _lost_nodes, _objection, _reduce, _unusable_nodes
+from malletrain.job_manager.machine.plans import (
+    _idle_of,
+    _lost_nodes,
+    _migrates,
+    _moves,
+    _objection,
+    _reduce,
+    _unusable_nodes,
+    _with_present_nodes,
+)
 from malletrain.job_manager.machine.state import ManagerPolicy, ManagerState, Omission
 from malletrain.job_manager.machine.stimuli import PlanReceived
 from malletrain.job_manager.machine.transaction import Transaction
@@ -22,8 +31,12 @@ def plain_outcome(
     for job_id, nodes in plan.assignments:
         if objection := _objection(transaction, job_id, nodes):
             omissions.append(Omission(job_id, nodes, objection))
-        elif job_id in transaction.jobs:
+        elif (job := transaction.jobs.get(job_id)) is not None:
             parts[job_id] = nodes
+            if _migrates(job, _idle_of(transaction, nodes)):
+                parts[job_id] = _with_present_nodes(job, nodes)
+                left_out = tuple(node for node in nodes if node not in parts[job_id])
+                omissions.append(Omission(job_id, left_out, _moves(job_id)))
     unusable = _unusable_nodes(transaction)
     while True:
         owners = Claims.of((job for job in transaction.active() if job.id not in parts), lambda job: job.wanted)

@@ -53,15 +53,32 @@ def test_a_scale_that_is_not_permitted_any_more_becomes_the_largest_that_is() ->
 
 
 def test_nodes_of_a_job_whose_part_falls_away_are_nobody_elses() -> None:
-    """The first job was to give b to the second; its own part does not fit, so it keeps b."""
+    """The first job was to give b to the second; that is less than it needs, so it keeps b."""
     machine = running("a b", job_spec(2, 4), job_spec(1, 4), spare="c e f")
     machine.plan(j1="a b", j2="c")
     machine.confirm(TWO)
-    with pytest.raises(StalePlanError, match="gain or to lose"):
-        partly(machine, j1="a e f", j2="b c")  # the first would gain and lose
-    result = partly(machine, j1="a f x", j2="b c e")
+    result = partly(machine, j1="a", j2="b c e")
     assert (machine.job(ONE).wanted, machine.job(TWO).wanted) == (("a", "b"), ("c", "e"))
     assert result.rescaled == (TWO,)
+
+
+def test_a_job_that_would_move_gets_as_many_nodes_and_keeps_those_that_it_has() -> None:
+    """The plan was made before the first job got b, which it then gave to the second one."""
+    machine = two_jobs(spare="e f")
+    with pytest.raises(StalePlanError, match="gain or to lose"):
+        machine.plan(j1="a e f", j2="b c d")
+    result = partly(machine, j1="a e f", j2="b c d")
+    assert (machine.job(ONE).wanted, machine.job(TWO).wanted) == (("a", "b", "e"), ("c", "d"))
+    assert result.rescaled == (ONE,)
+    assert [(entry.job_id, entry.nodes) for entry in result.omitted] == [(ONE, ("f",)), (TWO, ("b",))]
+    partly(machine, j1="f", j2="c d")
+    assert machine.job(ONE).wanted == ("a",), "of as many nodes as it has, or fewer, it gains none"
+
+
+def test_whole_replicas_do_not_get_other_nodes_than_planned() -> None:
+    machine = running("a b", job_spec(2, 4, nodes_per_replica=2), job_spec(), spare="c d")
+    with pytest.raises(StalePlanError, match="gain or to lose"):
+        partly(machine, j1="a c")
 
 
 def test_a_shrink_that_keeps_a_node_which_has_left_is_still_a_shrink() -> None:

@@ -238,7 +238,8 @@ class ControlLoop:
             outcome = PlanOutcome.UNREACHABLE if error.code() in _UNREACHABLE else PlanOutcome.REFUSED
             return PlanAnswered(outcome, error.details() or error.code().name)
         omissions = tuple(entry.reason for entry in response.omissions)
-        return PlanAnswered(PlanOutcome.APPLIED, omissions=omissions, rescaled=bool(response.rescaled_job_ids))
+        jobs = tuple(map(messages.job_from_proto, response.jobs))
+        return PlanAnswered(PlanOutcome.APPLIED, "", omissions, bool(response.rescaled_job_ids), jobs)
 
     def _finish(self, effect: FinishPlan) -> None:
         """Store and publish a plan. Not before its answer: nodes wait for that, and nobody for a long message."""

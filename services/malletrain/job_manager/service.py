@@ -83,6 +83,8 @@ _MAX_REQUEST_ID_LENGTH = 256
 _SHOWN_AT_ONCE = 20
 _READ_AT_ONCE = 100
 _LAST_GENERATION = 2**53
+_MAX_ANSWERED_JOBS = 100
+"""Of more jobs that a plan changes at once, WatchJobs tells in pieces."""
 """More than there will ever be; a greater one would leave none for later plans."""
 
 
@@ -472,10 +474,13 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             result = await self._engine.apply_plan(
                 PlanReceived(request.generation, assignments, request.partial), note_rescaled
             )
+        present = self._engine.state.jobs
+        rescaled = [present[name] for name in result.rescaled if name in present]
         return pb.ApplyPlanResponse(
             rescaled_job_ids=result.rescaled,
             generation=result.state.generation,
             omissions=map(wire.omission_message, result.omitted),
+            jobs=map(self._message_among_many, rescaled) if len(rescaled) <= _MAX_ANSWERED_JOBS else (),
         )
 
     def _assigned(self, assignment: allocator_pb2.Assignment, field: str) -> tuple[str, ...]:

@@ -189,6 +189,16 @@ class ClusterCache:
         known = ((job.plannable.weight, self._jobs.get(job.plannable.id)) for job in jobs)
         return any(before is not None and before.plannable.weight != weight for weight, before in known)
 
+    def is_outdated(self, job: CachedJob) -> bool:
+        """Whether what a newer plan has changed of a job is known already."""
+        known = self._jobs.get(job.plannable.id)
+        return known is not None and job.plan_generation < known.plan_generation
+
+    def is_ahead(self, job: CachedJob) -> bool:
+        """Whether a job is known, and what a plan has changed of it is not; else what is known may be newer."""
+        known = self._jobs.get(job.plannable.id)
+        return known is not None and job.plan_generation > known.plan_generation
+
     def update_jobs(self, jobs: Iterable[CachedJob], *, snapshot: bool = False) -> None:
         """Take over changed jobs, or all of them with `snapshot`. Jobs in a final state are forgotten."""
         self._input = None

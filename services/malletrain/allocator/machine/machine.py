@@ -184,7 +184,7 @@ class AllocatorMachine:
                 self._nodes_moved |= bool(stimulus.joined or stimulus.left)
                 return self._note_news(now, moved=True)
             case JobsReported():
-                return self._see_jobs(stimulus, now)
+                return (*self._see_jobs(stimulus, now), *self._note_news(now, moved=True))
             case ProfilesReported():
                 self._cache.update_profiles(stimulus.profiles)
                 self._curves_seen += 1
@@ -207,16 +207,16 @@ class AllocatorMachine:
                 return self._finish(stimulus, now)
 
     def _see_jobs(self, report: JobsReported, now: Moment) -> Effects:
-        if self._cache.has_other_weights(report.jobs):
+        jobs = report.jobs
+        if not report.snapshot:  # an answer to a plan overtakes what was reported before it
+            jobs = tuple(job for job in jobs if not self._cache.is_outdated(job))
+        if self._cache.has_other_weights(jobs):
             self._trigger.note_weights()
-        self._cache.update_jobs(report.jobs, snapshot=report.snapshot)
-        measured = self._growths.see_all(
-            report.jobs, now.monotonic, snapshot=report.snapshot, pool_of=self._cache.pool_of
-        )
-        self._changes.see_all(report.jobs, now.monotonic, snapshot=report.snapshot)
+        self._cache.update_jobs(jobs, snapshot=report.snapshot)
+        measured = self._growths.see_all(jobs, now.monotonic, snapshot=report.snapshot, pool_of=self._cache.pool_of)
+        self._changes.see_all(jobs, now.monotonic, snapshot=report.snapshot)
         self._cache.note_generation(report.generation)
-        stored = (StoreGrowths(tuple(measured)),) if measured else ()
-        return (*stored, *self._note_news(now, moved=True))
+        return (StoreGrowths(tuple(measured)),) if measured else ()
 
     def _note_news(self, now: Moment, *, moved: bool = False) -> Effects:
         """Something has changed: the wait is over, or there will be none after the present plan."""
@@ -390,13 +390,15 @@ class AllocatorMachine:
         self.generation = plan.generation
         if answer.outcome is not PlanOutcome.REFUSED and answer.rescaled:
             self._newest_change = plan.generation
+        ahead = tuple(filter(self._cache.is_ahead, answer.jobs))
+        stored = self._see_jobs(JobsReported(ahead, generation=plan.generation), now) if answer.jobs else ()
         if answer.outcome is PlanOutcome.APPLIED:
             self._trigger.note_applied(solved.present, now.monotonic, in_part=bool(answer.omissions))
             self._remember(plan.decisions, solved.present.resting.values())
         else:
             self._trigger.note_refused()
         self._wait(now)
-        return (FinishPlan(plan, answer),)
+        return (FinishPlan(plan, answer), *stored)
 
     def _remember(self, decisions: Iterable[FleetDecision], resting: Iterable[str]) -> None:
         """Keep how fleets are divided, those included that have no GPUs now and have not ended."""

@@ -99,12 +99,14 @@ class PlanAnswered:
         refusal: Why it was not applied; empty if it was.
         omissions: Why parts of it were left out, if only the rest was applied.
         rescaled: Whether it may have changed what is wanted for some job; JobManager reports these jobs then.
+        jobs: These jobs as they are now, before JobManager reports them; empty where that has to be waited for.
     """
 
     outcome: PlanOutcome
     refusal: str = ""
     omissions: tuple[str, ...] = ()
     rescaled: bool = True
+    jobs: tuple[CachedJob, ...] = ()
 
 
 Stimulus = (

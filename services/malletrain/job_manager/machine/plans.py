@@ -70,7 +70,11 @@ def _fitting(transaction: Transaction, plan: PlanReceived) -> tuple[dict[str, tu
             if objection := _objection(transaction, job_id, nodes):
                 omissions.append(Omission(job_id, nodes, objection))
                 continue
-            changed.add(job_id)
+            if job is not None and _migrates(job, _idle_of(transaction, nodes)):
+                planned, nodes = nodes, _with_present_nodes(job, nodes)
+                omissions.append(Omission(job_id, without(planned, nodes), _moves(job_id)))
+            if job is None or nodes != job.wanted:
+                changed.add(job_id)
         if job is not None:
             parts[job_id] = nodes
     # Only a job on the same nodes can lose some to a part that changes something: all others stay as they are.
@@ -153,9 +157,24 @@ def _objection(transaction: Transaction, job_id: str, nodes: tuple[str, ...]) ->
         return f"job {job_id}: expected {sizes} {units}, got {len(nodes)}"
     if len(nodes) in job.left_out_scales and len(nodes) != len(job.commanded):
         return f"job {job_id}: {job.in_words(len(nodes))} are left out for a while, since its script fails there"
-    if _migrates(job, _idle_of(transaction, nodes)):
-        return f"job {job_id}: expected to gain or to lose nodes, not both at once"
+    if _migrates(job, _idle_of(transaction, nodes)) and spec.grouped_nodes > 1:
+        return _moves(job_id)
     return ""
+
+
+def _moves(job_id: str) -> str:
+    """That a job would migrate, for people."""
+    return f"job {job_id}: expected to gain or to lose nodes, not both at once"
+
+
+def _with_present_nodes(job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """As many nodes as a plan gives to a job, of those that are wanted for it first, so that it does not move.
+
+    The plan was made when other nodes were wanted for it, or commanded; what it is about is how many it is to have.
+    """
+    planned = frozenset(nodes)
+    kept = (*within(job.wanted, planned), *without(job.wanted, planned))[: len(nodes)]
+    return (*within(job.wanted, kept), *without(nodes, job.wanted)[: len(nodes) - len(kept)])
 
 
 def _wrong_names(job: Job, nodes: tuple[str, ...]) -> str:
