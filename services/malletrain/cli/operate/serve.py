@@ -43,7 +43,7 @@ class ServiceName(StrEnum):
 
 
 _NICENESS = {
-    ServiceName.ALLOCATOR: 5,
+    ServiceName.ALLOCATOR: 2,
     ServiceName.MONITOR: 10,
     ServiceName.PROFILER: 10,
 }
