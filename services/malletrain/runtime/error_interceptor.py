@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, NoReturn
 
 import grpc
@@ -25,7 +26,7 @@ from malletrain.runtime.errors import (
     UnavailableError,
 )
 from malletrain.runtime.logs import refusal_logger
-from malletrain.runtime.method_handlers import Handler, behaviour_of, with_behaviour
+from malletrain.runtime.method_handlers import Continuation, Handler, surrounded
 
 _CODES: tuple[tuple[type[MalleTrainError], grpc.StatusCode], ...] = (
     (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -75,19 +76,23 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
         """The wrapped handler of a method."""
         handler = await continuation(handler_call_details)
         if handler is None or not handler_call_details.method.startswith("/malletrain."):
             return handler
         log = structlog.get_logger(__name__).bind(method=handler_call_details.method)
-        inner = behaviour_of(handler)
-        check = _check_all if handler.request_streaming else _check
-        wrap = _wrap_stream if handler.response_streaming else _wrap_unary
-        return with_behaviour(handler, wrap(inner, check, log), _parser(handler.request_deserializer))
+        check: Callable[[Any], Any] = _check_all if handler.request_streaming else _check
+
+        @asynccontextmanager
+        async def refusing(request: Any, context: Any) -> AsyncIterator[Any]:
+            try:
+                yield check(request)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the call must end with a status
+                await _refuse(context, error, log)
+
+        return surrounded(handler, refusing, _parser(handler.request_deserializer))
 
 
 class _Malformed:
@@ -119,27 +124,6 @@ def _check(request: Any) -> Any:
 async def _check_all(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
     async for request in requests:
         yield _check(request)
-
-
-def _wrap_unary(inner: Any, check: Callable[[Any], Any], log: Any) -> Callable[[Any, Any], Awaitable[Any]]:
-    async def call(request: Any, context: Any) -> Any:
-        try:
-            return await inner(check(request), context)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the call must end with a status
-            await _refuse(context, error, log)
-
-    return call
-
-
-def _wrap_stream(inner: Any, check: Callable[[Any], Any], log: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
-    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-        try:
-            async for response in inner(check(request), context):
-                yield response
-        except Exception as error:  # noqa: BLE001 - whatever it is, the call must end with a status
-            await _refuse(context, error, log)
-
-    return call
 
 
 def _who() -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -22,7 +23,7 @@ from malletrain.runtime.access.policy import REQUIRED_ROLES, allows, is_audited
 from malletrain.runtime.access.revocation import RevocationFile
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.errors import MalleTrainError
-from malletrain.runtime.method_handlers import Handler, behaviour_of, with_behaviour
+from malletrain.runtime.method_handlers import Continuation, Handler, surrounded
 
 _MAX_KNOWN = 1024
 _REMEDY = (
@@ -86,8 +87,6 @@ _HEALTH = "/grpc.health.v1.Health/"
 _REFLECTION = "/grpc.reflection."
 _DENIED = grpc.StatusCode.PERMISSION_DENIED
 
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]]
-
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):
     """Refuses calls of callers that are not known or may not make them. `current_caller` tells handlers who calls."""
@@ -148,37 +147,29 @@ def _refusing(
     code: grpc.StatusCode,
     error: MalleTrainError,
 ) -> Handler:
-    async def refuse(request: Any, context: Any) -> None:
+    @asynccontextmanager
+    async def refusing(request: Any, context: Any) -> AsyncIterator[Any]:
         if is_audited(method):
             audit(method, identity, _message(handler, request), context.peer(), str(error))
         await context.abort(code, str(error))
+        yield  # never reached
 
-    async def refuse_stream(request: Any, context: Any) -> AsyncIterator[Any]:
-        await refuse(request, context)
-        yield  # makes it a stream; never reached
-
-    return with_behaviour(handler, refuse_stream if handler.response_streaming else refuse)
+    return surrounded(handler, refusing)
 
 
 def _audited(handler: Handler, method: str, identity: Identity | None) -> Handler:
-    inner = behaviour_of(handler)
-
-    async def call(request: Any, context: Any) -> Any:
+    @asynccontextmanager
+    async def audited(request: Any, context: Any) -> AsyncIterator[Any]:
         audit(method, identity, _message(handler, request), context.peer())
         try:
-            return await inner(request, context)
+            yield request
         except grpc.aio.AbortError:
             # The caller has the role, and the handler refuses it all the same: the job belongs to somebody else.
             if context.code() in (_DENIED, _DENIED.value[0]):
                 audit(method, identity, _message(handler, request), context.peer(), str(context.details()))
             raise
 
-    async def call_stream(request: Any, context: Any) -> AsyncIterator[Any]:
-        audit(method, identity, _message(handler, request), context.peer())
-        async for response in inner(request, context):
-            yield response
-
-    return with_behaviour(handler, call_stream if handler.response_streaming else call)
+    return surrounded(handler, audited)
 
 
 def _message(handler: Handler, request: Any) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -12,7 +13,7 @@ import grpc.aio
 from malletrain.runtime.access.audit import audit
 from malletrain.runtime.access.identity import CERTIFICATE_ROLES, Identity, Role
 from malletrain.runtime.access.policy import REQUIRED_ROLES, admits
-from malletrain.runtime.method_handlers import Handler, behaviour_of, with_behaviour
+from malletrain.runtime.method_handlers import Continuation, Handler, surrounded
 from malletrain.tls.credentials import has_tls, peer_roles
 
 
@@ -27,9 +28,7 @@ class PeerInterceptor(grpc.aio.ServerInterceptor):
         self._with_tls = with_tls
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
         """The handler of a method, behind the check."""
         handler = await continuation(handler_call_details)
@@ -37,22 +36,14 @@ class PeerInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or not method.startswith("/malletrain."):
             return handler
         required = REQUIRED_ROLES.get(method)
-        return _checked(handler, method, required, needs_tls=self._with_tls and required is not Role.JOB)
+        needs_tls = self._with_tls and required is not Role.JOB
 
+        @asynccontextmanager
+        async def checked(request: Any, context: Any) -> AsyncIterator[Any]:
+            await _check(context, method, required, needs_tls=needs_tls)
+            yield request
 
-def _checked(handler: Handler, method: str, required: Role | None, *, needs_tls: bool) -> Handler:
-    inner = behaviour_of(handler)
-
-    async def call(request: Any, context: Any) -> Any:
-        await _check(context, method, required, needs_tls=needs_tls)
-        return await inner(request, context)
-
-    async def call_stream(request: Any, context: Any) -> AsyncIterator[Any]:
-        await _check(context, method, required, needs_tls=needs_tls)
-        async for response in inner(request, context):
-            yield response
-
-    return with_behaviour(handler, call_stream if handler.response_streaming else call)
+        return surrounded(handler, checked)
 
 
 async def _check(context: Any, method: str, required: Role | None, *, needs_tls: bool) -> None:

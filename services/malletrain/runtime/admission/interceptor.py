@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,7 +25,7 @@ from malletrain.runtime.access.policy import REQUIRED_ROLES
 from malletrain.runtime.admission.peers import PeerNames
 from malletrain.runtime.errors import LimitExceededError
 from malletrain.runtime.limits import ServerLimits
-from malletrain.runtime.method_handlers import Handler, behaviour_of, responses_of
+from malletrain.runtime.method_handlers import Continuation, Handler, surrounded
 
 _ALWAYS_ADMITTED = 16
 """Calls under way that every known caller may have, however many others have: a drain must be confirmed."""
@@ -205,8 +205,6 @@ _OURS = "/malletrain."
 _REFUSAL_SECONDS = 5.0
 """How long the answer of a refusal may wait for a caller that does not read."""
 
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]]
-
 
 class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     """The outermost interceptor of a server: those within have judged the headers when it decides about the message."""
@@ -231,48 +229,19 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
             return None
         identity = _identity()
         if identity is None and _needs_token(handler_call_details.method):
-            return self._refusing(handler)
-        return self._admitting(handler, identity)
+            return surrounded(handler, _without_message, takes_stream=True)
+        takes_stream = handler.request_streaming
 
-    def _refusing(self, handler: Handler) -> Handler:
-        """A handler of which is known that it refuses: it gets no message, since none is read."""
-        inner = behaviour_of(handler)
-
-        async def refuse(requests: Any, context: Any) -> Any:
-            del requests
-            async with asyncio.timeout(_REFUSAL_SECONDS):
-                return await inner(None, context)
-
-        async def refuse_stream(requests: Any, context: Any) -> AsyncIterator[Any]:
-            del requests
-            async with asyncio.timeout(_REFUSAL_SECONDS):
-                async for response in responses_of(inner, None, context):
-                    yield response
-
-        return _streaming(handler, refuse_stream if handler.response_streaming else refuse)
-
-    def _admitting(self, handler: Handler, identity: Identity | None) -> Handler:
-        inner, takes_stream = behaviour_of(handler), handler.request_streaming
-
-        async def call(requests: Any, context: Any) -> Any:
+        @asynccontextmanager
+        async def admitting(requests: Any, context: Any) -> AsyncIterator[Any]:
             async with self._admitted(identity, context) as caller:
                 if takes_stream:
                     async with self._messages.stream(caller):
-                        return await inner(requests, context)
-                return await inner(await self._messages.take_message(caller, context), context)
+                        yield requests
+                else:
+                    yield await self._messages.take_message(caller, context)
 
-        async def call_stream(requests: Any, context: Any) -> AsyncIterator[Any]:
-            async with self._admitted(identity, context) as caller:
-                if takes_stream:
-                    async with self._messages.stream(caller):
-                        async for response in responses_of(inner, requests, context):
-                            yield response
-                    return
-                request = await self._messages.take_message(caller, context)
-                async for response in responses_of(inner, request, context):
-                    yield response
-
-        return _streaming(handler, call_stream if handler.response_streaming else call)
+        return surrounded(handler, admitting, takes_stream=True)
 
     @asynccontextmanager
     async def _admitted(self, identity: Identity | None, context: Any) -> AsyncIterator[Caller]:
@@ -290,6 +259,14 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
             self._counts.end(caller)
 
 
+@asynccontextmanager
+async def _without_message(requests: Any, context: Any) -> AsyncIterator[None]:
+    """Around a handler of which is known that it refuses: it gets no message, since none is read."""
+    del requests, context
+    async with asyncio.timeout(_REFUSAL_SECONDS):
+        yield
+
+
 def _identity() -> Identity | None:
     """Who has shown a valid token that permits the call: interceptors of a call run in the call's own task."""
     try:
@@ -300,12 +277,3 @@ def _identity() -> Identity | None:
 
 def _needs_token(method: str) -> bool:
     return method.startswith(_OURS) and REQUIRED_ROLES.get(method) is not Role.ANYBODY
-
-
-def _streaming(handler: Handler, behaviour: Callable[..., Any]) -> Handler:
-    """A handler of a stream of requests with the responses of another one."""
-    make: Any = (
-        grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.stream_unary_rpc_method_handler
-    )
-    made: Handler = make(behaviour, handler.request_deserializer, handler.response_serializer)
-    return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,11 +13,9 @@ import grpc
 import grpc.aio
 
 from malletrain.runtime.admission.peers import PeerNames
-from malletrain.runtime.method_handlers import Handler, behaviour_of, responses_of, with_behaviour
+from malletrain.runtime.method_handlers import Continuation, Handler, surrounded
 
 _ROOT = 0
-
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]]
 
 
 class MachineCalls(grpc.aio.ServerInterceptor):
@@ -52,19 +50,14 @@ class MachineCalls(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        inner, takes_stream = behaviour_of(handler), bool(handler.request_streaming)
+        takes_stream = bool(handler.request_streaming)
 
-        async def call(request: Any, context: Any) -> Any:
+        @asynccontextmanager
+        async def limited(request: Any, context: Any) -> AsyncIterator[Any]:
             async with self._limit_calls(context):
-                return await inner(self._timely(request, context) if takes_stream else request, context)
+                yield self._timely(request, context) if takes_stream else request
 
-        async def call_stream(request: Any, context: Any) -> AsyncIterator[Any]:
-            async with self._limit_calls(context):
-                timely = self._timely(request, context) if takes_stream else request
-                async for response in responses_of(inner, timely, context):
-                    yield response
-
-        return with_behaviour(handler, call_stream if handler.response_streaming else call)
+        return surrounded(handler, limited)
 
     @asynccontextmanager
     async def _limit_calls(self, context: Any) -> AsyncIterator[None]:

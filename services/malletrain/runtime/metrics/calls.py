@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import grpc.aio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from malletrain.runtime.method_handlers import Handler, behaviour_of, responses_of, with_behaviour
+from malletrain.runtime.method_handlers import Continuation, Handler, surrounded
 
 _METHOD = ("rpc_service", "rpc_method")
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
-
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]]
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -53,8 +52,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             method = self._methods[handler_call_details.method] = self._method(
                 handler_call_details.method, streaming=bool(handler.response_streaming or handler.request_streaming)
             )
-        wrap = method.stream if handler.response_streaming else method.unary
-        return with_behaviour(handler, wrap(behaviour_of(handler)))
+        return surrounded(handler, method.counted)
 
     def _method(self, path: str, *, streaming: bool) -> _Method:
         _, service, name = path.split("/", 2)
@@ -77,37 +75,18 @@ class _Method:
         self._seconds = seconds
         self._open = open_streams
 
-    def unary(self, inner: Any) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def call(request: Any, context: Any) -> Any:
-            begin, error = self._begin(), None
-            try:
-                return await inner(request, context)
-            except BaseException as caught:
-                error = caught
-                raise
-            finally:
-                self._end(context, error, begin)
-
-        return call
-
-    def stream(self, inner: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
-        async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-            begin, error = self._begin(), None
-            try:
-                async for response in responses_of(inner, request, context):
-                    yield response
-            except BaseException as caught:
-                error = caught
-                raise
-            finally:
-                self._end(context, error, begin)
-
-        return call
-
-    def _begin(self) -> float:
+    @asynccontextmanager
+    async def counted(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        begin, error = time.perf_counter(), None
         if self._open is not None:
             self._open.inc()
-        return time.perf_counter()
+        try:
+            yield request
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            self._end(context, error, begin)
 
     def _end(self, context: Any, error: BaseException | None, begin: float) -> None:
         if self._open is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -11,13 +11,11 @@ import grpc.aio
 
 from malletrain.common.trace_context import HEADER, TraceContext, parse_traceparent
 from malletrain.runtime.access.identity import Role, UnauthenticatedError, current_caller
-from malletrain.runtime.method_handlers import Handler
+from malletrain.runtime.method_handlers import Continuation, Handler
 from malletrain.v1 import resources_pb2
 
 _MAX_METADATA = 64
 _present: ContextVar[TraceContext | None] = ContextVar("malletrain_trace_context", default=None)
-
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]]
 
 
 def present_context() -> TraceContext | None:
