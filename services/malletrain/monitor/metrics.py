@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from malletrain.monitor.machine.stalls import MeasuredRescale
-from malletrain.runtime.metrics.rows import JobRow, limited
+from malletrain.runtime.metrics.rows import COUNTER, HISTOGRAM, JobRow, limited
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 
 _STALL_BUCKETS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
@@ -34,37 +33,32 @@ class MonitorSnapshot:
 
 
 class MonitorMetrics:
-    """The metrics of one Monitor."""
+    """The metrics of one Monitor.
+
+    Attributes:
+        store_seconds: How long each write took.
+        store_failures: Writes that failed.
+    """
 
     def __init__(self) -> None:
-        self._records = Counter(
-            "malletrain_monitor_records", "Records that have arrived, those sent twice included.", registry=None
-        )
-        self._dropped = Counter(
+        self._records = COUNTER("malletrain_monitor_records", "Records that have arrived, those sent twice included.")
+        self._dropped = COUNTER(
             "malletrain_monitor_records_dropped",
             "Records that reporters had to drop, because nobody took them in time.",
-            registry=None,
         )
-        self._store = Histogram(
-            "malletrain_monitor_store_seconds",
-            "How long writing what has arrived took.",
-            buckets=_STORE_BUCKETS_S,
-            registry=None,
+        self.store_seconds = HISTOGRAM(
+            "malletrain_monitor_store_seconds", "How long writing what has arrived took.", buckets=_STORE_BUCKETS_S
         )
-        self._failures = Counter(
-            "malletrain_monitor_store_failures", "Writes that failed and are tried again.", registry=None
-        )
-        self._stalls = Histogram(
+        self.store_failures = COUNTER("malletrain_monitor_store_failures", "Writes that failed and are tried again.")
+        self._stalls = HISTOGRAM(
             "malletrain_monitor_rescale_stall_seconds",
             "How long training stood still for a rescale, by direction: up or down.",
             ["direction"],
             buckets=_STALL_BUCKETS_S,
-            registry=None,
         )
-        self._stalled = Counter(
+        self._stalled = COUNTER(
             "malletrain_monitor_rescale_stall_node_seconds",
             "These stalls times the number of nodes after the rescale: part of the time that counts as training.",
-            registry=None,
         )
         for direction in ("up", "down"):
             self._stalls.labels(direction)
@@ -75,7 +69,7 @@ class MonitorMetrics:
         Raises:
             RuntimeError: no event loop is running.
         """
-        metrics.add(self._records, self._dropped, self._store, self._failures, self._stalls, self._stalled)
+        metrics.add(*vars(self).values())
         metrics.watch(now, lambda snapshot: _rendered(snapshot, metrics.max_jobs), MonitorSnapshot())
 
     def note_batch(self, records: int, dropped: int) -> None:
@@ -93,14 +87,6 @@ class MonitorMetrics:
         for rescale in rescales:
             self._stalls.labels("up" if rescale.growth else "down").observe(rescale.seconds)
             self._stalled.inc(rescale.seconds * rescale.to_nodes)
-
-    def note_write(self, seconds: float) -> None:
-        """A write took so many seconds."""
-        self._store.observe(seconds)
-
-    def store_failed(self) -> None:
-        """A write failed."""
-        self._failures.inc()
 
 
 def _rendered(snapshot: MonitorSnapshot, most: int) -> Iterator[Metric]:

@@ -235,7 +235,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             _WriteBatch.followed_by,
             "monitor",
             on_stored=self._acknowledge,
-            on_failed=self._metrics.store_failed,
+            on_failed=self._metrics.store_failures.inc,
         )
         self._log = structlog.get_logger(__name__)
 
@@ -546,7 +546,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         if batch.jobs:
             begin = self._clock.monotonic()
             self._store.write(batch.jobs.values())
-            self._metrics.note_write(self._clock.monotonic() - begin)
+            self._metrics.store_seconds.observe(self._clock.monotonic() - begin)
         if batch.metrics:
             self._store.metrics.add(batch.metrics)
 

@@ -6,13 +6,13 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from malletrain.profiler.machine.curve_estimator import JobProfile
 from malletrain.profiler.machine.points import CurveSource
 from malletrain.profiler.machine.profile_scheduler import ProfilingState
 from malletrain.profiler.machine.runs import ProfileRunState
+from malletrain.runtime.metrics.rows import COUNTER
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 
 
@@ -39,21 +39,17 @@ class ProfilerSnapshot:
 
 
 class ProfilerMetrics:
-    """The metrics of one Profiler."""
+    """The metrics of one Profiler.
+
+    Attributes:
+        store_failures: Writes that failed.
+    """
 
     def __init__(self) -> None:
-        self._publications = Counter(
-            "malletrain_profiler_publications", "Messages with changed profiles to watchers.", registry=None
-        )
-        self._published = Counter(
-            "malletrain_profiler_profiles_published", "Changed profiles in these messages.", registry=None
-        )
-        self._ended = Counter(
-            "malletrain_profiler_runs_completed", "Runs that measured all they were to.", registry=None
-        )
-        self._failures = Counter(
-            "malletrain_profiler_store_failures", "Writes that failed and are tried again.", registry=None
-        )
+        self._publications = COUNTER("malletrain_profiler_publications", "Messages with changed profiles to watchers.")
+        self._published = COUNTER("malletrain_profiler_profiles_published", "Changed profiles in these messages.")
+        self._ended = COUNTER("malletrain_profiler_runs_completed", "Runs that measured all they were to.")
+        self.store_failures = COUNTER("malletrain_profiler_store_failures", "Writes that failed and are tried again.")
 
     def register(self, metrics: ServiceMetrics, now: Callable[[], ProfilerSnapshot]) -> None:
         """Add them to those of the service; present values are asked for at each scrape.
@@ -61,7 +57,7 @@ class ProfilerMetrics:
         Raises:
             RuntimeError: no event loop is running.
         """
-        metrics.add(self._publications, self._published, self._ended, self._failures)
+        metrics.add(*vars(self).values())
         metrics.watch(now, _rendered, ProfilerSnapshot())
 
     def note_published(self, profiles: int) -> None:
@@ -75,10 +71,6 @@ class ProfilerMetrics:
             old = before.runs.get(job_id)
             if old is not None and old.state.active and run.state is ProfileRunState.DONE:
                 self._ended.inc()
-
-    def store_failed(self) -> None:
-        """A write failed."""
-        self._failures.inc()
 
 
 def _rendered(snapshot: ProfilerSnapshot) -> Iterator[Metric]:

@@ -94,7 +94,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         self._loop = MachineLoop[ProfilerMachine, Stimulus, Effects](self._machine, recorder, clock, self._perform_all)
         self._metrics = ProfilerMetrics()
         self._changes = WriteBehind[RowChanges](
-            store.write, RowChanges.followed_by, "profiler", on_failed=self._metrics.store_failed
+            store.write, RowChanges.followed_by, "profiler", on_failed=self._metrics.store_failures.inc
         )
         self._log = structlog.get_logger(__name__)
 

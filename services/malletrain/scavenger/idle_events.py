@@ -131,7 +131,7 @@ class IdleEvents:
             case NoteQuarantine():
                 node, reason, by = effect.failure
                 if effect.is_check:
-                    self._metrics.check_failed()
+                    self._metrics.failed_checks.inc()
                 self._log.warning("node quarantined", node=node, seconds=round(effect.seconds), reason=reason, by=by)
                 self._note_quarantine(effect)
 

@@ -114,7 +114,7 @@ class Withdrawals:
             span.end()
             self._events.exclude()
             if len(released) < len(known):
-                self._metrics.reclaim_unconfirmed()
+                self._metrics.unconfirmed.inc()
         if known and len(released) == len(known):
             self._metrics.reclaim_step(CONFIRMED, self._clock.monotonic() - begin)
         unknown = [name for name in names if name not in known]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from malletrain.runtime.metrics.rows import COUNTER, HISTOGRAM
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from malletrain.scavenger.machine.idle_set import IdleEvent
 from malletrain.scavenger.sources.base import PlaceholderStatus, QueryStatus, SourceStatus
@@ -49,30 +49,31 @@ class Gauges:
 
 
 class ScavengerMetrics:
-    """The metrics of one Scavenger."""
+    """The metrics of one Scavenger.
+
+    Attributes:
+        unconfirmed: Reclaims that have ended while it was not known whether all of their nodes are free.
+        failed_checks: Checks of nodes before their first worker that have failed.
+    """
 
     def __init__(self) -> None:
-        self._reclaims = Histogram(
+        self._reclaims = HISTOGRAM(
             "malletrain_scavenger_reclaim_step_seconds",
             "How long each step of giving nodes back has taken.",
             ["step"],
             buckets=_BUCKETS_S,
-            registry=None,
         )
         for step in (AGENT_LEFT, CONFIRMED):
             self._reclaims.labels(step)
-        self._unconfirmed = Counter(
+        self.unconfirmed = COUNTER(
             "malletrain_scavenger_reclaims_unconfirmed",
             "Calls of ReclaimNodes by whose end JobManager had not confirmed that all of the nodes are free.",
-            registry=None,
         )
-        self._joined = Counter("malletrain_scavenger_nodes_joined", "Nodes that joined the idle set.", registry=None)
-        self._unfit = Counter(
-            "malletrain_scavenger_node_checks_failed",
-            "Checks of nodes before their first worker that have failed.",
-            registry=None,
+        self._joined = COUNTER("malletrain_scavenger_nodes_joined", "Nodes that joined the idle set.")
+        self.failed_checks = COUNTER(
+            "malletrain_scavenger_node_checks_failed", "Checks of nodes before their first worker that have failed."
         )
-        self._left = Counter("malletrain_scavenger_nodes_left", "Nodes that left the idle set.", registry=None)
+        self._left = COUNTER("malletrain_scavenger_nodes_left", "Nodes that left the idle set.")
 
     def register(self, metrics: ServiceMetrics, now: Callable[[], Gauges]) -> None:
         """Add them to those of the service; present values are asked for at each scrape.
@@ -80,20 +81,12 @@ class ScavengerMetrics:
         Raises:
             RuntimeError: no event loop is running.
         """
-        metrics.add(self._reclaims, self._unconfirmed, self._joined, self._left, self._unfit)
+        metrics.add(*vars(self).values())
         metrics.watch(now, _rendered, Gauges(SourceStatus(), 0, 0, stale=False))
 
     def reclaim_step(self, step: str, seconds: float) -> None:
         """A step of a reclaim took so many seconds."""
         self._reclaims.labels(step).observe(seconds)
-
-    def reclaim_unconfirmed(self) -> None:
-        """A reclaim has ended, and it is not known whether all of its nodes are free."""
-        self._unconfirmed.inc()
-
-    def check_failed(self) -> None:
-        """A node has failed the check before its first worker."""
-        self._unfit.inc()
 
     def note_change(self, event: IdleEvent) -> None:
         """The idle set has changed."""
