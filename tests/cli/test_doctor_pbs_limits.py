@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from malletrain.cli.operate.doctor_pbs import (
-    Admission,
+    PbsReport,
     allows,
     duration_seconds,
     judge_admission,
@@ -21,10 +21,14 @@ SCHEDULER = {"scheduling": "True", "sched_priv": "/var/spool/pbs/sched_priv"}
 SCHEDULER_FILE = "# preemptive_sched: of comments\npreemptive_sched: true ALL\nstrict_ordering: true ALL\n"
 
 
+def report(queue: dict[str, Any], nodes: int, **more: Any) -> PbsReport:
+    return PbsReport(queues={"scavenge": queue}, hosts={f"n{number}": f"n{number}" for number in range(nodes)}, **more)
+
+
 def wrong(**more: Any) -> set[str]:
     known = {"queue": QUEUE, "server": {"scheduling": "True"}, "scheduler": SCHEDULER, "user": "malletrain"}
     known |= {"nodes": 4, "scheduler_file": SCHEDULER_FILE} | more
-    found = list(judge_admission(Admission(**known), HOLD))
+    found = list(judge_admission(report(**known), HOLD))
     assert all(bool(entry.remedy) == (not entry.ok) for entry in found)
     return {entry.check for entry in found if not entry.ok}
 
@@ -61,7 +65,7 @@ def test_what_lets_them_start_is_not() -> None:
 
 
 def test_a_scheduler_whose_file_can_not_be_read_is_not_called_good() -> None:
-    known = Admission(QUEUE, {}, SCHEDULER, "malletrain", 4, None)
+    known = report(QUEUE, 4, scheduler=SCHEDULER, user="malletrain")
     found = {entry.check: entry.found for entry in judge_admission(known, HOLD)}
     assert "can't be asked for" in found["preemptive_sched"]
     assert "/var/spool/pbs/sched_priv/sched_config" in found["preemptive_sched"]

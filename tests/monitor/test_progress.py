@@ -208,6 +208,6 @@ def test_time_before_a_restart_of_monitor_is_no_silence() -> None:
     trainer, tracker = FakeTrainer(), new_tracker()
     trainer.steps(10, 0.1)
     tracker.add(trainer.take(), now=100.0)
-    restored = JobTracker("j1", SETTINGS, now=5000.0, stored=tracker.stored())
+    restored = JobTracker("j1", SETTINGS, now=5000.0, earlier=tracker.stored())
     assert not restored.is_stalled(5001.0)
     assert restored.is_stalled(5001.0 + SETTINGS.stall_floor_seconds)

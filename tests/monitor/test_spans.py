@@ -91,7 +91,7 @@ def test_it_is_stored_and_goes_on_after_a_restart(locate: Locate) -> None:
     store.write([stored])
     store.close()
     assert MonitorStore(open_database(address)).load() == [stored]
-    again = JobTracker("j1", OPTIONS, stored=stored)
+    again = JobTracker("j1", OPTIONS, earlier=stored)
     assert again.throughput.span_points() == stored.spans
 
 

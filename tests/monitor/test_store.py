@@ -103,7 +103,7 @@ def test_a_write_that_fails_leaves_nothing_half_and_can_be_repeated(locate: Loca
 
 def test_a_restored_job_goes_on_as_if_nothing_had_happened() -> None:
     trainer, tracker = busy_job("j1", 20)
-    restored = JobTracker("j1", SETTINGS, now=0.0, stored=tracker.stored())
+    restored = JobTracker("j1", SETTINGS, now=0.0, earlier=tracker.stored())
     trainer.position -= trainer.per_node * trainer.nodes
     trainer.nodes += 1
     trainer.step(4.0)

@@ -19,7 +19,7 @@ def measured(*rates: tuple[int, float], up: float | None = None) -> JobMeasureme
 
 
 def test_an_unknown_job_starts_as_the_median_job() -> None:
-    curves = CurveEstimator(OPTIONS)
+    curves = CurveEstimator.of(OPTIONS)
     for job_id, rate in (("slow", 10.0), ("middle", 1000.0), ("fast", 7000.0)):
         curves.put_job(JobDeclaration(job_id=job_id, min_nodes=1, max_nodes=4))
         curves.put_measurements(job_id, measured((1, rate)))
@@ -33,7 +33,7 @@ def test_an_unknown_job_starts_as_the_median_job() -> None:
 
 
 def test_unknown_jobs_follow_when_the_known_ones_change() -> None:
-    curves = CurveEstimator(OPTIONS)
+    curves = CurveEstimator.of(OPTIONS)
     curves.put_job(JobDeclaration(job_id="a", min_nodes=1, max_nodes=4))
     curves.put_job(JobDeclaration(job_id="b", min_nodes=1, max_nodes=4))
     assert [profile.job_id for profile in curves.refresh()] == ["a", "b"]
@@ -45,7 +45,7 @@ def test_unknown_jobs_follow_when_the_known_ones_change() -> None:
 
 
 def test_noise_changes_nothing_but_slow_drift_does() -> None:
-    curves = CurveEstimator(OPTIONS)
+    curves = CurveEstimator.of(OPTIONS)
     curves.put_job(JobDeclaration(job_id="a", min_nodes=1, max_nodes=4))
     curves.put_measurements("a", measured((2, 1000.0), up=5.0))
     assert len(curves.refresh()) == 1
@@ -63,7 +63,7 @@ def test_noise_changes_nothing_but_slow_drift_does() -> None:
 
 
 def test_a_new_source_is_a_change_even_where_the_figure_is_the_same() -> None:
-    curves = CurveEstimator(OPTIONS)
+    curves = CurveEstimator.of(OPTIONS)
     curves.put_job(
         JobDeclaration(
             job_id="a",
@@ -82,7 +82,7 @@ def test_a_new_source_is_a_change_even_where_the_figure_is_the_same() -> None:
 
 
 def test_measurements_may_come_before_the_job() -> None:
-    curves = CurveEstimator(OPTIONS)
+    curves = CurveEstimator.of(OPTIONS)
     curves.put_measurements("a", measured((2, 200.0)))
     assert curves.refresh() == []
     curves.put_job(JobDeclaration(job_id="a", min_nodes=1, max_nodes=2))
@@ -91,7 +91,7 @@ def test_measurements_may_come_before_the_job() -> None:
 
 
 def test_ended_jobs_are_forgotten() -> None:
-    curves = CurveEstimator(OPTIONS)
+    curves = CurveEstimator.of(OPTIONS)
     for job_id in ("a", "b", "c"):
         curves.put_job(JobDeclaration(job_id=job_id, min_nodes=1, max_nodes=2))
     curves.refresh()
@@ -103,7 +103,7 @@ def test_ended_jobs_are_forgotten() -> None:
 
 
 def test_a_noise_scale_is_handed_on_when_it_has_moved() -> None:
-    curves = CurveEstimator(OPTIONS)
+    curves = CurveEstimator.of(OPTIONS)
     curves.put_job(JobDeclaration(job_id="a", min_nodes=1, max_nodes=4))
     curves.put_measurements("a", measured((2, 1000.0)))
     assert [profile.noise for profile in curves.refresh()] == [None]

@@ -31,7 +31,7 @@ def test_members_are_merged_by_scale() -> None:
 
 
 def test_others_are_the_members_but_the_job_and_none_for_one_that_left() -> None:
-    store = FamilyStore(8, {"f": MEMBERS}, left=["c"])
+    store = FamilyStore(8, {"f": MEMBERS}, left={"c"})
     assert [member.job_id for member in store.others("a", "f")] == ["b"]
     assert store.others("c", "f") == ()
     assert store.others("a", "") == ()
@@ -62,7 +62,7 @@ def test_own_points_come_first() -> None:
 
 
 def test_a_job_has_the_curve_of_its_family_until_it_contradicts() -> None:
-    curves = CurveEstimator(ProfilerSettings().options())
+    curves = CurveEstimator.of(ProfilerSettings().options())
     curves.put_job(JobDeclaration(job_id="a", min_nodes=1, max_nodes=8, family="f"))
     points = tuple(measured_points((1, 100.0), (4, 380.0), (8, 700.0)))
     stalls = (RescaleStall(1, 8, 7.0), RescaleStall(8, 4, 3.0))

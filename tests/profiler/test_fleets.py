@@ -28,7 +28,7 @@ def test_members_are_neither_profiled_nor_donors_and_their_nodes_are_not_free() 
 
 
 def test_each_fleet_has_a_prior_of_its_own() -> None:
-    curves = CurveEstimator(ProfilerSettings().options())
+    curves = CurveEstimator.of(ProfilerSettings().options())
     known = {"j1": ("", 5000.0), "j2": ("f2", 40.0), "j3": ("f2", 60.0), "j4": ("f2", 50.0)}
     for job_id, (fleet_id, rate) in known.items():
         curves.put_job(JobDeclaration(job_id=job_id, min_nodes=1, max_nodes=4, fleet_id=fleet_id))

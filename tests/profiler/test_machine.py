@@ -46,7 +46,7 @@ class Driven:
 
     def __init__(self, settings: ProfilerSettings = SETTINGS, families: FamilyStore | None = None) -> None:
         self.machine = ProfilerMachine(
-            settings.options(), CurveEstimator(settings.options(), families), ProfilingState()
+            settings.options(), CurveEstimator(settings.options(), families or FamilyStore(8)), ProfilingState()
         )
         self.now = 0.0
 

@@ -65,7 +65,7 @@ def test_what_a_training_tells_of_its_gradients_goes_from_monitor_to_the_allocat
     record = monitor_pb2.ScalingRecord(job_id="j1", points=[monitor_pb2.MeasuredPoint(nodes=1, rate=10.0)], noise=noise)
     measured = measurements_of(record, JobMeasurements())
     assert measured.noise == GradientNoise(900.0, 32.0)
-    curves = CurveEstimator(ProfilerSettings().options())
+    curves = CurveEstimator.of(ProfilerSettings().options())
     curves.put_job(JobDeclaration(job_id="j1", min_nodes=1, max_nodes=4))
     curves.put_measurements("j1", measured)
     (profile,) = curves.refresh()

@@ -118,6 +118,6 @@ def test_a_reclaimed_node_stays_out_until_the_hold_is_over() -> None:
 
 
 def test_holds_of_an_earlier_life_count() -> None:
-    idle_set = IdleSet(0, cooldowns={"a": 120.0})
+    idle_set = IdleSet(0, reclaimed_until={"a": 120.0})
     assert not idle_set.observe(100, {"a": 50})
     assert idle_set.tick(120) == IdleEvent(joined=(IdleNode("a", 50),))

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from malletrain.api.connection import Connection, make_default
 from malletrain.caller.settings import caller_settings
@@ -63,11 +62,6 @@ class LocalCluster(Connection):
 
     def __repr__(self) -> str:
         return f"<malletrain.LocalCluster of {len(self.nodes)} nodes in {self.folder}>"
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End its jobs and services. Once more does nothing."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from malletrain.cli.shared.configured import ConfigOption
 from malletrain.runtime.channel import serves
 from malletrain.runtime.config import Settings, load_settings
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
@@ -23,7 +23,7 @@ _PAUSE_SECONDS = 0.1
 
 def health(
     names: Annotated[list[str] | None, typer.Argument(help="Names of services; by default all five.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+    config: ConfigOption = None,
     seconds: Annotated[float, typer.Option(min=0, help="How long they may take to answer.")] = 5.0,
 ) -> None:
     """Ask services whether they serve; exit 1 if one does not answer in time. Needs no token."""

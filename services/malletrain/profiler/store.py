@@ -108,8 +108,8 @@ class ProfilerStore:
         """
         earlier = self._read(_POINTS_DOCUMENT)
         stored = earlier.get("families", {}) | self._read_rows(_FAMILY)
-        families = {name: [_member(entry) for entry in members] for name, members in stored.items()}
-        left = self._read_rows(_LEFT).get("", earlier.get("left", ()))
+        families = {name: tuple(_member(entry) for entry in members) for name, members in stored.items()}
+        left = set(self._read_rows(_LEFT).get("", earlier.get("left", ())))
         return FamilyStore(members_kept, families, left)
 
     def load_histories(self) -> dict[str, PointHistory]:

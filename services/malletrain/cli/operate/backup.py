@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.shared.configured import ConfigOption
 from malletrain.cli.shared.settings import load
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.errors import MalleTrainError
@@ -15,7 +16,7 @@ from malletrain.runtime.settings_file import settings_file
 
 def backup(
     file: Annotated[Path, typer.Argument(help="The archive, a new file; or a folder for it.")],
-    config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+    config: ConfigOption = None,
 ) -> None:
     """Back up databases, keys and settings, also while the services run. The archive is a secret; no job folders."""
     import sqlite3

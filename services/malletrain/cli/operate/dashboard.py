@@ -23,6 +23,7 @@ import grpc
 import typer
 
 from malletrain.caller.credentials import caller_credential, forget_token
+from malletrain.cli.shared.configured import ConfigOption
 from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.client.feeding.private_folder import PrivateFolder, check_peer
 from malletrain.common.addresses import is_loopback
@@ -46,7 +47,7 @@ def dashboard(
     ] = None,
     certificate: Annotated[Path | None, typer.Option(help="Certificate for HTTPS, PEM.")] = None,
     key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+    config: ConfigOption = None,
     link: Annotated[
         bool, typer.Option("--link", help="Print a new link to your dashboard with this --address, and end.")
     ] = False,

@@ -39,7 +39,7 @@ from malletrain.cli.operate.doctor_checks import (
 from malletrain.cli.operate.doctor_pbs import examine_pbs, pbs_hosts
 from malletrain.cli.operate.doctor_slurm import examine_slurm, slurm_hosts
 from malletrain.cli.operate.doctor_try import PbsTrial, SlurmTrial, examine_try
-from malletrain.cli.shared.configured import unknown_variables
+from malletrain.cli.shared.configured import ConfigOption, unknown_variables
 from malletrain.cli.shared.output import JsonOption, print_json, print_table
 from malletrain.cli.shared.settings import AllSettings, distrusted_files, load, state_folder_fault
 from malletrain.common.accounts import AccountError, account_of
@@ -98,9 +98,7 @@ def doctor(
         bool,
         typer.Option("--try", help="With --source: submit one placeholder, say how it fares, and delete it."),
     ] = False,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file; by default ./malletrain.toml where it exists.")
-    ] = None,
+    config: ConfigOption = None,
 ) -> None:
     """Check Python, torch, Horovod, ports and disk, or a batch scheduler; exit 1 if anything stands in the way."""
     settings = load(config)

@@ -138,41 +138,53 @@ _SEVERAL = 2
 
 
 @dataclass(frozen=True)
-class Admission:
-    """What is known of the queue of placeholders, and of who submits them.
+class PbsReport:
+    """What PBS says about its configuration.
 
     Attributes:
-        queue: Its attributes, by `qstat -Qf`.
-        server: Those of the server, by `qstat -Bf`.
-        scheduler: Those of the scheduler, by `qmgr -c 'list sched'`.
-        user: Whose placeholders they are.
-        nodes: How many nodes there are; 0 if it is not known.
+        queues: `qstat -Qf -F json`, by name of the queue.
+        server: `qstat -Bf -F json`, of the server.
+        scheduler: `qmgr -c 'list sched'`, by name; empty where this user may not ask.
+        time: Its time in seconds since the epoch; None if it did not say.
+        hosts: By node: the host of its mom.
         scheduler_file: The text of sched_config; None where it can't be read.
+        user: Whose placeholders there are.
+        nodes: `pbsnodes -av -F json`, by name of the vnode.
+        hooks: `qmgr -c 'list pbshook'` and `'list hook'`; empty where this user may not ask.
+        cgroups: The file of the hook pbs_cgroups, as qmgr exports it; the same.
     """
 
-    queue: Mapping[str, Any]
-    server: Mapping[str, Any]
-    scheduler: Mapping[str, str]
-    user: str
-    nodes: int = 0
+    queues: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    server: Mapping[str, Any] = field(default_factory=dict)
+    scheduler: Mapping[str, str] = field(default_factory=dict)
+    time: float | None = None
+    hosts: Mapping[str, str] = field(default_factory=dict)
     scheduler_file: str | None = None
+    user: str = field(default_factory=own_user)
+    nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    hooks: str = ""
+    cgroups: str = ""
 
 
-def judge_admission(known: Admission, hold: HoldSettings) -> Iterator[Finding]:
-    """Judge whether placeholders are taken, and started. Pure."""
-    name = hold.queue
-    yield from _permissions(known, name)
-    off = [
-        where for where, it in (("server", known.server), ("sched", known.scheduler)) if _is(it, "scheduling", "False")
-    ]
+def judge_admission(report: PbsReport, hold: HoldSettings) -> Iterator[Finding]:
+    """Judge whether placeholders are taken, and started. Pure.
+
+    Args:
+        report: What PBS says; it knows the queue of placeholders.
+        hold: How nodes are held.
+    """
+    name, queue = hold.queue, report.queues[hold.queue]
+    yield from _permissions(report, name)
+    tables = (("server", report.server), ("sched", report.scheduler))
+    off = [where for where, table in tables if _is(table, "scheduling", "False")]
     remedy = "; ".join(f"qmgr -c 'set {where} scheduling = True'" for where in off) + ": else no job is started at all"
     yield judge("scheduling", not off, f"off for: {', '.join(off)}" if off else "on", remedy)
-    routed = _is(known.queue, "from_route_only", "True")
+    routed = _is(queue, "from_route_only", "True")
     remedy = f"qmgr -c 'unset queue {name} from_route_only': placeholders are submitted to {name} itself"
     yield judge(f"from_route_only of {name}", not routed, routed, remedy)
-    yield _limit(known, name)
-    yield from _walltimes(known, hold)
-    yield _preemptive(known)
+    yield _limit(report, name)
+    yield from _walltimes(report, hold)
+    yield _preemptive(report)
 
 
 def allows(entries: str, user: str) -> bool:
@@ -222,24 +234,24 @@ def _is(attributes: Mapping[str, Any], name: str, value: str) -> bool:
     return str(attributes.get(name, "")).lower() == value.lower()
 
 
-def _permissions(known: Admission, name: str) -> Iterator[Finding]:
-    for where, attributes in ((f"queue {name}", known.queue), ("server", known.server)):
+def _permissions(report: PbsReport, name: str) -> Iterator[Finding]:
+    for where, attributes in ((f"queue {name}", report.queues[name]), ("server", report.server)):
         if _is(attributes, "acl_user_enable", "True"):
             entries = str(attributes.get("acl_users", ""))
-            remedy = f"qmgr -c 'set {where} acl_users += {known.user}': else no placeholder is taken"
-            found = f"only for {entries or 'nobody'}; we are {known.user}"
-            yield judge(f"permission of {where}", allows(entries, known.user), found, remedy)
+            remedy = f"qmgr -c 'set {where} acl_users += {report.user}': else no placeholder is taken"
+            found = f"only for {entries or 'nobody'}; we are {report.user}"
+            yield judge(f"permission of {where}", allows(entries, report.user), found, remedy)
         for kind in ("group", "host"):
             if _is(attributes, f"acl_{kind}_enable", "True"):
                 found = f"{kind}s: only {attributes.get(f'acl_{kind}s', 'none')}; --try tells whether we are among them"
                 yield Finding(f"permission by {kind} of {where}", True, found)
 
 
-def _limit(known: Admission, name: str) -> Finding:
+def _limit(report: PbsReport, name: str) -> Finding:
     limits = {
         f"{kind} of {where}": count
-        for where, attributes in ((f"queue {name}", known.queue), ("server", known.server))
-        for kind, count in running_limits(attributes, known.user).items()
+        for where, attributes in ((f"queue {name}", report.queues[name]), ("server", report.server))
+        for kind, count in running_limits(attributes, report.user).items()
     }
     check = f"limits of {name}"
     if not limits:
@@ -250,20 +262,21 @@ def _limit(known: Admission, name: str) -> Finding:
         "a higher limit, or fewer nodes (scavenger.pbs.include): a placeholder that PBS does not start for a limit "
         "counts as failed, and delays the others"
     )
-    return judge(check, limits[lowest] >= (known.nodes or _SEVERAL), f"{found}, {known.nodes or '?'} nodes", remedy)
+    nodes = len(set(report.hosts.values()))
+    return judge(check, limits[lowest] >= (nodes or _SEVERAL), f"{found}, {nodes or '?'} nodes", remedy)
 
 
-def _walltimes(known: Admission, hold: HoldSettings) -> Iterator[Finding]:
+def _walltimes(report: PbsReport, hold: HoldSettings) -> Iterator[Finding]:
     longest, shortest = hold.longest_seconds, hold.shortest_seconds
-    if (most := _walltime(known, "resources_max")) is not None:
+    if (most := _walltime(report, hold, "resources_max")) is not None:
         yield _judge_walltime(most, most >= longest, longest, "resources_max", "longest_seconds", hold.queue)
-    if (least := _walltime(known, "resources_min")) is not None:
+    if (least := _walltime(report, hold, "resources_min")) is not None:
         yield _judge_walltime(least, least <= shortest, shortest, "resources_min", "shortest_seconds", hold.queue)
 
 
-def _walltime(known: Admission, kind: str) -> float | None:
+def _walltime(report: PbsReport, hold: HoldSettings, kind: str) -> float | None:
     """The limit in seconds: that of the queue, or else of the server."""
-    tables = [table for it in (known.queue, known.server) if isinstance(table := it.get(kind), dict)]
+    tables = [table for it in (report.queues[hold.queue], report.server) if isinstance(table := it.get(kind), dict)]
     times = [table["walltime"] for table in tables if "walltime" in table]
     return duration_seconds(times[0]) if times else None
 
@@ -273,12 +286,12 @@ def _judge_walltime(limit: float, ok: bool, ours: float, kind: str, setting: str
     return judge(f"{kind}.walltime of {queue}", ok, f"{limit:.0f} s, {setting} is {ours:.0f} s", remedy)
 
 
-def _preemptive(known: Admission) -> Finding:
-    check, folder = "preemptive_sched", known.scheduler.get("sched_priv", "PBS_HOME/sched_priv")
-    if known.scheduler_file is None:
+def _preemptive(report: PbsReport) -> Finding:
+    check, folder = "preemptive_sched", report.scheduler.get("sched_priv", "PBS_HOME/sched_priv")
+    if report.scheduler_file is None:
         found = f"can't be asked for: see that {folder}/sched_config of the server has `preemptive_sched: true ALL`"
         return Finding(check, True, found)
-    lines = _PREEMPTIVE.findall(known.scheduler_file)
+    lines = _PREEMPTIVE.findall(report.scheduler_file)
     values = [" ".join(filter(None, line)) for line in lines]
     on = bool(lines) and all(value.lower() == "true" for value, _ in lines)
     remedy = f"`preemptive_sched: true ALL` in {folder}/sched_config, then kill -HUP the scheduler: else main jobs wait"
@@ -288,35 +301,6 @@ def _preemptive(known: Admission) -> Finding:
 _DOC = "docs/operators/pbs.md"
 _DEFAULT_EXPRESS = 150
 _MAX_FILE = 1 << 20
-
-
-@dataclass(frozen=True)
-class PbsReport:
-    """What PBS says about its configuration.
-
-    Attributes:
-        queues: `qstat -Qf -F json`, by name of the queue.
-        server: `qstat -Bf -F json`, of the server.
-        scheduler: `qmgr -c 'list sched'`, by name; empty where this user may not ask.
-        time: Its time in seconds since the epoch; None if it did not say.
-        hosts: By node: the host of its mom.
-        scheduler_file: The text of sched_config; None where it can't be read.
-        user: Whose placeholders there are.
-        nodes: `pbsnodes -av -F json`, by name of the vnode.
-        hooks: `qmgr -c 'list pbshook'` and `'list hook'`; empty where this user may not ask.
-        cgroups: The file of the hook pbs_cgroups, as qmgr exports it; the same.
-    """
-
-    queues: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    server: Mapping[str, Any] = field(default_factory=dict)
-    scheduler: Mapping[str, str] = field(default_factory=dict)
-    time: float | None = None
-    hosts: Mapping[str, str] = field(default_factory=dict)
-    scheduler_file: str | None = None
-    user: str = field(default_factory=own_user)
-    nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    hooks: str = ""
-    cgroups: str = ""
 
 
 def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
@@ -431,9 +415,7 @@ def _holding(report: PbsReport, section: PbsSettings) -> Iterator[Finding]:
     open_ = queue.get("enabled") == "True" and queue.get("started") == "True"
     remedy = f"qmgr -c 'set queue {name} enabled = True', and started"
     yield judge(f"queue {name}", open_, f"enabled {queue.get('enabled')}, started {queue.get('started')}", remedy)
-    nodes = len(set(report.hosts.values()))
-    known = Admission(queue, report.server, report.scheduler, report.user, nodes, report.scheduler_file)
-    yield from judge_admission(known, section.hold)
+    yield from judge_admission(report, section.hold)
     kind = queue.get("queue_type", "Execution")
     remedy = f"an execution queue: jobs of a routing queue end up in others, where {name} does not find them again"
     yield judge(f"type of {name}", kind == "Execution", kind, remedy)

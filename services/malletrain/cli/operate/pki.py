@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.shared.configured import ConfigOption
 from malletrain.cli.shared.output import JsonOption, print_json, print_table
 from malletrain.cli.shared.settings import load
 from malletrain.common.files import write_atomically
@@ -25,11 +26,10 @@ _DAY = 86400.0
 _MAX_DAYS = 366
 _RENEWABLE = tuple(role for role in ROLES if role != "agent")
 """Each agent has a certificate of its own. That which those of version 0.1 share is not renewed."""
-_ConfigOption = typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")
 
 
 @pki_app.command()
-def show(as_json: Annotated[bool, JsonOption] = False, config: Annotated[Path | None, _ConfigOption] = None) -> None:
+def show(as_json: Annotated[bool, JsonOption] = False, config: ConfigOption = None) -> None:
     """List the certificates that there are: role, lifespan, serial number, SHA-256 fingerprint and file; no keys."""
     settings = load(config)
     certificates = list(certificates_of(settings.state_dir, settings.tls.certificate_file))
@@ -55,7 +55,7 @@ def show(as_json: Annotated[bool, JsonOption] = False, config: Annotated[Path | 
 
 
 @pki_app.command()
-def authority(config: Annotated[Path | None, _ConfigOption] = None) -> None:
+def authority(config: ConfigOption = None) -> None:
     """Print the path of the file by which callers know the services, for programs such as `grpcurl -cacert FILE`."""
     typer.echo(load(config).authority_file.resolve())
 
@@ -65,7 +65,7 @@ def renew(
     roles: Annotated[
         list[str] | None, typer.Argument(help=f"Of {', '.join(_RENEWABLE)}; by default all there are.")
     ] = None,
-    config: Annotated[Path | None, _ConfigOption] = None,
+    config: ConfigOption = None,
 ) -> None:
     """Make new certificates at once. What is running shows them at new connections, and open ones go on."""
     settings = load(config)
@@ -86,7 +86,7 @@ def node(
     days: Annotated[
         float | None, typer.Option(min=0.001, max=_MAX_DAYS, help="Lifespan; by default `tls.lifespan_seconds`.")
     ] = None,
-    config: Annotated[Path | None, _ConfigOption] = None,
+    config: ConfigOption = None,
 ) -> None:
     """Make a certificate for an agent that you start by hand on a node. Those in placeholders have theirs already."""
     settings = load(config)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.operate.up import lock_state_folder, prepare_state_folder
+from malletrain.cli.shared.configured import ConfigOption
 from malletrain.cli.shared.settings import load
 from malletrain.runtime.channel import serves
 from malletrain.runtime.clock import SystemClock
@@ -19,7 +20,7 @@ def restore(
     file: Annotated[Path | None, typer.Argument(help="Archive of `malletrain backup`.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there; it is kept in a folder.")] = False,
     go_on: Annotated[bool, typer.Option("--continue", help="Finish a restore that was interrupted.")] = False,
-    config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+    config: ConfigOption = None,
 ) -> None:
     """Restore databases and keys from a backup, while no service runs. Job folders and logs stay as they are."""
     from malletrain.runtime.backup.restoring import finish_restore, restore_backup

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from malletrain.caller.credentials import forget_token
+from malletrain.cli.shared.configured import ConfigOption
 from malletrain.cli.shared.settings import AllSettings, check_named_files, check_state_folder, load
 from malletrain.common.addresses import is_loopback
 from malletrain.common.files import make_state_folder
@@ -53,7 +54,7 @@ two, and on a busy head node it must wait neither for a solve nor for what train
 
 def serve(
     name: Annotated[ServiceName, typer.Argument(help="Name of the service.")],
-    config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+    config: ConfigOption = None,
     parent: Annotated[
         int | None, typer.Option(hidden=True, help="End when this process is not the parent any more.")
     ] = None,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from malletrain.cli.operate.tuning_status import show_tuning
+from malletrain.cli.shared.configured import ConfigOption
 from malletrain.cli.shared.output import JsonOption, hint_at_compiler, print_json, print_table
 from malletrain.cli.shared.progress import progress_bar
 from malletrain.cli.shared.settings import AllSettings, load
@@ -107,7 +108,7 @@ def tune(
     ] = None,
     since: Annotated[str | None, typer.Option(help="Only the last 90m, 24h, 7d; default: all that is known.")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Write what is recommended to the file of settings.")] = False,
-    config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+    config: ConfigOption = None,
     status: Annotated[
         bool, typer.Option("--status", help="Show instead what allocator.auto_tune has done, and why.")
     ] = False,

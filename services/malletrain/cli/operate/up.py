@@ -22,7 +22,7 @@ import typer
 
 from malletrain.cli.operate.service_forks import ServiceForks
 from malletrain.cli.operate.service_health import Activity, HealthAnswer, HealthQuestions, Silence, activity_of
-from malletrain.cli.shared.configured import warn_of_variables
+from malletrain.cli.shared.configured import ConfigOption, warn_of_variables
 from malletrain.cli.shared.settings import AllSettings, check_named_files, check_state_folder, load
 from malletrain.cli.shared.terminal import has_terminal
 from malletrain.common.backoff import Backoff
@@ -51,7 +51,7 @@ _MAX_LINE_LENGTH = 500
 
 
 def up(
-    config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+    config: ConfigOption = None,
     parent: Annotated[
         int | None, typer.Option(hidden=True, help="End when this process is not the parent any more.")
     ] = None,

@@ -17,7 +17,7 @@ from malletrain.caller.credentials import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from malletrain.common import environment as names_of_jobs
 from malletrain.common.environment import PREFIX
 
-_ConfigOption = Annotated[
+ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="TOML file; by default ./malletrain.toml if it exists.")
 ]
 _OTHERS = frozenset({TOKEN_VARIABLE, TOKEN_FILE_VARIABLE}) | {
@@ -58,8 +58,8 @@ def with_config(command: Callable[..., None]) -> Callable[..., None]:
             command(*arguments, **options)
 
     known = [parameter.replace(annotation=hints[name]) for name, parameter in signature.parameters.items()]
-    own = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_ConfigOption)
-    run.__annotations__ = hints | {"config": _ConfigOption}
+    own = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigOption)
+    run.__annotations__ = hints | {"config": ConfigOption}
     run.__signature__ = signature.replace(parameters=[*known, own])  # type: ignore[attr-defined]
     return run
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.shared.configured import ConfigOption
 from malletrain.cli.shared.output import JsonOption, print_json
 from malletrain.cli.shared.settings import load
 from malletrain.cli.simulate.advice import QueueOrder
@@ -78,9 +79,7 @@ def advise(
         typer.Option("--from", help=f"Folder with {QUEUE_FILE}, {NODES_FILE}, {BURST_FILE}: read, ask nothing."),
     ] = None,
     as_json: Annotated[bool, JsonOption] = False,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file; by default ./malletrain.toml where it exists.")
-    ] = None,
+    config: ConfigOption = None,
     apply: Annotated[
         bool,
         typer.Option(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from malletrain.cli.shared.configured import ConfigOption
 from malletrain.cli.shared.output import JsonOption, duration, print_json
 from malletrain.cli.shared.settings import load
 from malletrain.cli.simulate.replay import JobsOption, ScalingOption
@@ -63,9 +64,7 @@ def shadow(
     jobs: Annotated[str, JobsOption] = PRESETS[0],
     scaling: Annotated[Path | None, ScalingOption] = None,
     as_json: Annotated[bool, JsonOption] = False,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file; by default ./malletrain.toml where it exists.")
-    ] = None,
+    config: ConfigOption = None,
 ) -> None:
     """Watch a scheduler without taking a node: record the idle nodes, and tell what could have been trained there."""
     seconds, period_s = parse_duration(length, "--for"), parse_duration(every, "--every")

@@ -398,15 +398,15 @@ def first_batches(reporters: Iterable[ReporterState]) -> tuple[float, ...]:
     return tuple(sorted(one.first_unix_seconds for one in reporters if one.first_unix_seconds))
 
 
-@dataclass(init=False)
+@dataclass
 class ReporterSequences:
     """Which records of which reporter have been counted, so that none is counted twice."""
 
-    _reporters: dict[str, ReporterState] = field(init=False)
+    _reporters: dict[str, ReporterState] = field(default_factory=dict)
     _newest: int = field(init=False)
 
-    def __init__(self, reporters: dict[str, ReporterState] | None = None) -> None:
-        self._reporters = dict(reporters or {})
+    def __post_init__(self) -> None:
+        self._reporters = dict(self._reporters)
         self._newest = max((reporter.number for reporter in self._reporters.values()), default=0)
 
     def states(self) -> dict[str, ReporterState]:
@@ -451,19 +451,13 @@ class ReporterSequences:
             del self._reporters[min(self._reporters, key=lambda reporter_id: self._reporters[reporter_id].number)]
 
 
-@dataclass(init=False)
+@dataclass
 class UsualStep:
-    """The median duration of the newest steady steps."""
+    """The median duration of the newest steady steps, from an earlier estimate in seconds on; 0 if there is none."""
 
-    _initial: float = field(init=False)
-    _seconds: list[float] = field(init=False)
-    _median: float | None = field(init=False)
-
-    def __init__(self, initial_seconds: float = 0.0) -> None:
-        """Start from an earlier estimate in seconds; 0 if there is none."""
-        self._initial = initial_seconds
-        self._seconds = []
-        self._median = None
+    _initial: float = 0.0
+    _seconds: list[float] = field(init=False, default_factory=list)
+    _median: float | None = field(init=False, default=None)
 
     def add(self, step: TrainingStep) -> None:
         """Take a step into account. Steps that are not steady are ignored."""

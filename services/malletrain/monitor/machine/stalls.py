@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 
 from malletrain.model.scaling import RescaleStall, ScaleCommand
 from malletrain.monitor.machine.options import MonitorOptions
@@ -146,12 +146,13 @@ def _changes(command: ScaleCommand, pause: Pause) -> bool:
     return (command.from_nodes, command.to_nodes) == (pause.from_nodes, pause.to_nodes)
 
 
-@dataclass(init=False)
+@dataclass
 class StallMeter:
     """The stalls of one job's rescales.
 
     Attributes:
         options: Limits.
+        earlier: Rescales that were measured before.
         commands: The newest commands of the job.
 
     A stall is measured from the last batch at the old scale to the first one at the new scale, less a usual step: that
@@ -161,28 +162,17 @@ class StallMeter:
     """
 
     options: MonitorOptions
-    commands: ScaleCommands
+    earlier: InitVar[Iterable[MeasuredRescale]] = ()
+    commands: ScaleCommands = field(default_factory=ScaleCommands)
     _rescales: list[MeasuredRescale] = field(init=False)
-    _explained: int = field(init=False)
-    _pause: Pause | None = field(init=False)
-    _usual_seconds: float = field(init=False)
-    _after: list[float] = field(init=False)
-    _counted: bool = field(init=False)
+    _explained: int = field(init=False, default=0)
+    _pause: Pause | None = field(init=False, default=None)
+    _usual_seconds: float = field(init=False, default=0.0)
+    _after: list[float] = field(init=False, default_factory=list)
+    _counted: bool = field(init=False, default=False)
 
-    def __init__(
-        self,
-        options: MonitorOptions,
-        rescales: Iterable[MeasuredRescale] = (),
-        commands: ScaleCommands | None = None,
-    ) -> None:
-        self.options = options
-        self._rescales = sorted(rescales, key=lambda rescale: rescale.number)[-RESCALES_KEPT:]
-        self.commands = ScaleCommands() if commands is None else commands
-        self._explained = 0
-        self._pause = None
-        self._usual_seconds = 0.0
-        self._after = []
-        self._counted = False
+    def __post_init__(self, earlier: Iterable[MeasuredRescale]) -> None:
+        self._rescales = sorted(earlier, key=lambda rescale: rescale.number)[-RESCALES_KEPT:]
 
     def add(self, step: TrainingStep, usual: UsualStep, redone_seconds: float = 0.0) -> None:
         """Take the next step of the job into account.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import cache
 from typing import NamedTuple
 
@@ -174,7 +174,7 @@ class SpanPoint:
     point: MeasuredPoint
 
 
-@dataclass(init=False)
+@dataclass
 class ThroughputMeter:
     """Throughput of one job at every scale that it has had.
 
@@ -184,11 +184,15 @@ class ThroughputMeter:
 
     Attributes:
         options: Limits.
+        earlier: Points that were measured before.
+        spans: The same by how near the nodes were.
     """
 
     options: MonitorOptions
+    earlier: InitVar[Iterable[MeasuredPoint]] = ()
+    spans: InitVar[Iterable[SpanPoint]] = ()
     _points: dict[int, MeasuredPoint] = field(init=False)
-    _nodes: int = field(init=False)
+    _nodes: int = field(init=False, default=0)
     _begin: float = field(init=False)
     _newest: float = field(init=False)
     _seen: int = field(init=False)
@@ -202,15 +206,9 @@ class ThroughputMeter:
     _shared: int | None = field(init=False, default=None)
     _unmerged: MeasuredPoint | None = field(init=False, default=None)
 
-    def __init__(
-        self, options: MonitorOptions, points: Iterable[MeasuredPoint] = (), spans: Iterable[SpanPoint] = ()
-    ) -> None:
-        """Continue from points that were measured before."""
-        self.options = options
-        self._points = {point.nodes: point for point in points}
+    def __post_init__(self, earlier: Iterable[MeasuredPoint], spans: Iterable[SpanPoint]) -> None:
+        self._points = {point.nodes: point for point in earlier}
         self._spans = {(one.point.nodes, one.shared_levels): one.point for one in spans}
-        self._placed = JobSpan(0, None)
-        self._nodes = 0
         self._begin_visit(0.0)
 
     def add(self, step: TrainingStep) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import NamedTuple, Self
 
 from malletrain.model.goodput import GradientNoise
@@ -86,62 +86,47 @@ class JobScaling:
     noise: GradientNoise | None = None
 
 
-@dataclass(init=False)
+@dataclass
 class JobTracker:
     """Follows one job from record to record. Its memory is bounded.
 
     Attributes:
         job_id: The job.
         options: Limits and factors.
+        now: Monotonic time in seconds. Silence counts from here until the first record: while Monitor was down, the job
+            could not report.
+        earlier: What was stored of the job; None for a new one.
+        commands: The scales that it was commanded before its first record.
     """
 
     job_id: str
     options: MonitorOptions
+    now: InitVar[float] = 0.0
+    earlier: InitVar[StoredJob | None] = None
+    commands: InitVar[ScaleCommands | None] = None
     _last_heard: float = field(init=False)
     _progress: JobProgress = field(init=False)
     _dropped: int = field(init=False)
-    _feed: FeedUse | None = field(init=False)
-    _saves: SaveState | None = field(init=False)
+    _feed: FeedUse | None = field(init=False, default=None)
+    _saves: SaveState | None = field(init=False, default=None)
     _noise: NoiseSeen = field(init=False)
-    _phase: PhaseSeen | None = field(init=False)
+    _phase: PhaseSeen | None = field(init=False, default=None)
     _phase_told: float = field(init=False)
     _reporters: ReporterSequences = field(init=False)
     _usual: UsualStep = field(init=False)
     _throughput: ThroughputMeter = field(init=False)
     _stalls: StallMeter = field(init=False)
 
-    def __init__(
-        self,
-        job_id: str,
-        options: MonitorOptions,
-        now: float = 0.0,
-        stored: StoredJob | None = None,
-        commands: ScaleCommands | None = None,
-    ) -> None:
-        """
-        Args:
-            job_id: The job.
-            options: Limits and factors.
-            now: Monotonic time in seconds. Silence counts from here until the first record: while Monitor was down,
-                the job could not report.
-            stored: What was stored of the job; None for a new one.
-            commands: The scales that it was commanded before its first record.
-        """
-        stored = stored or StoredJob(job_id, JobProgress(), 0, 0.0, {}, (), ())
-        self.job_id = job_id
-        self.options = options
-        self._last_heard = now
+    def __post_init__(self, now: float, earlier: StoredJob | None, commands: ScaleCommands | None) -> None:
+        stored = earlier or StoredJob(self.job_id, JobProgress(), 0, 0.0, {}, (), ())
+        self._last_heard = self._phase_told = now
         self._progress = stored.progress
         self._dropped = stored.dropped_records
-        self._feed = None
-        self._saves = None
         self._noise = stored.noise
-        self._phase = None
-        self._phase_told = now
         self._reporters = ReporterSequences(stored.reporters)
         self._usual = UsualStep(stored.usual_step_seconds)
-        self._throughput = ThroughputMeter(options, stored.points, stored.spans)
-        self._stalls = StallMeter(options, stored.rescales, commands)
+        self._throughput = ThroughputMeter(self.options, stored.points, stored.spans)
+        self._stalls = StallMeter(self.options, stored.rescales, commands or ScaleCommands())
 
     def add(self, batch: ReportedBatch, now: float) -> None:
         """Count the records of a batch that have not been counted before.
@@ -342,42 +327,32 @@ class _Standing(NamedTuple):
 _TRAINS = _Standing()
 
 
-@dataclass(init=False)
+@dataclass
 class JobTrackers:
     """The trackers of all jobs. None of them depends on another one.
 
     Attributes:
         options: Limits and factors of the trackers.
+        stored: Content of the store.
+        now: Monotonic time in seconds.
         at: The job that was looked at last: an error is about it.
     """
 
     options: MonitorOptions
+    stored: InitVar[Iterable[StoredJob]] = ()
+    now: InitVar[float] = 0.0
     _trackers: dict[str, JobTracker] = field(init=False)
-    _early_commands: dict[str, ScaleCommands] = field(init=False)
-    _unstored: set[str] = field(init=False)
-    _unpublished: set[str] = field(init=False)
-    _standings: dict[str, _Standing] = field(init=False)
+    _early_commands: dict[str, ScaleCommands] = field(init=False, default_factory=dict)
+    _unstored: set[str] = field(init=False, default_factory=set)
+    _unpublished: set[str] = field(init=False, default_factory=set)
+    _standings: dict[str, _Standing] = field(init=False, default_factory=dict)
     _without_steps: set[str] = field(init=False)
     _early_spans: dict[str, JobSpan] = field(init=False, default_factory=dict)
     at: str = field(default="", init=False, compare=False, metadata=DERIVED)
 
-    def __init__(self, options: MonitorOptions, stored: Iterable[StoredJob] = (), now: float = 0.0) -> None:
-        """Continue from what was stored.
-
-        Args:
-            options: Limits and factors of the trackers.
-            stored: Content of the store.
-            now: Monotonic time in seconds.
-        """
-        self.options = options
-        self._trackers = {job.job_id: JobTracker(job.job_id, options, now, job) for job in stored}
-        self._early_commands = {}
-        self._unstored = set()
-        self._unpublished = set()
-        self._standings = {}
+    def __post_init__(self, stored: Iterable[StoredJob], now: float) -> None:
+        self._trackers = {job.job_id: JobTracker(job.job_id, self.options, now, job) for job in stored}
         self._without_steps = set(self._trackers)
-        self._early_spans = {}
-        self.at = ""
 
     def part(self, job_ids: Collection[str]) -> Self:
         """A copy with these jobs only. Nothing of it changes with this one."""

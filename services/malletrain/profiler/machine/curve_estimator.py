@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.model.goodput import GradientNoise
@@ -170,7 +170,7 @@ _MAX_ENDED = 500
 """Ended jobs whose last curves are kept."""
 
 
-@dataclass(init=False)
+@dataclass
 class CurveEstimator:
     """Profiles of all jobs. A profile is replaced only when a figure moves by more than noise or its source changes.
 
@@ -182,36 +182,21 @@ class CurveEstimator:
 
     options: ProfilerOptions
     families: FamilyStore
-    histories: dict[str, PointHistory]
-    _declared: dict[str, JobDeclaration] = field(init=False)
-    _measured: dict[str, JobMeasurements] = field(init=False)
-    _learned: dict[str, JobMeasurements] = field(init=False)
-    _profiles: dict[str, JobProfile] = field(init=False)
-    _ended: dict[str, JobProfile] = field(init=False)
-    _known_rates: dict[str, float] = field(init=False)
-    _outdated: set[str] = field(init=False)
-    _prior_rates: dict[str, float] = field(init=False)
-    _aged_at: float = field(init=False)
+    histories: dict[str, PointHistory] = field(default_factory=dict)
+    _declared: dict[str, JobDeclaration] = field(init=False, default_factory=dict)
+    _measured: dict[str, JobMeasurements] = field(init=False, default_factory=dict)
+    _learned: dict[str, JobMeasurements] = field(init=False, default_factory=dict)
+    _profiles: dict[str, JobProfile] = field(init=False, default_factory=dict)
+    _ended: dict[str, JobProfile] = field(init=False, default_factory=dict)
+    _known_rates: dict[str, float] = field(init=False, default_factory=dict)
+    _outdated: set[str] = field(init=False, default_factory=set)
+    _prior_rates: dict[str, float] = field(init=False, default_factory=dict)
+    _aged_at: float = field(init=False, default=0.0)
 
-    def __init__(
-        self,
-        options: ProfilerOptions,
-        families: FamilyStore | None = None,
-        histories: Mapping[str, PointHistory] | None = None,
-    ) -> None:
-        """Know no job yet; families and histories continue with what was stored."""
-        self.options = options
-        self._declared = {}
-        self._measured = {}
-        self._learned = {}
-        self._profiles = {}
-        self._ended = {}
-        self._known_rates = {}
-        self._outdated = set()
-        self._prior_rates = {}
-        self._aged_at = 0.0
-        self.families = families or FamilyStore(options.family_members)
-        self.histories = dict(histories or {})
+    @classmethod
+    def of(cls, options: ProfilerOptions) -> CurveEstimator:
+        """One that knows no family and no history."""
+        return cls(options, FamilyStore(options.family_members))
 
     def put_job(self, declaration: JobDeclaration) -> None:
         """Add a job, or replace what is declared of it."""

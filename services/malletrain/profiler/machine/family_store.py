@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.model.scaling import MIN_RATE, RescaleStall
@@ -32,7 +32,7 @@ class FamilyMember:
     rescales: tuple[RescaleStall, ...] = ()
 
 
-@dataclass(init=False)
+@dataclass
 class FamilyStore:
     """Members of each family, and the jobs that have left theirs.
 
@@ -43,25 +43,8 @@ class FamilyStore:
     """
 
     members_kept: int
-    families: dict[str, tuple[FamilyMember, ...]]
-    left: set[str]
-
-    def __init__(
-        self,
-        members_kept: int,
-        families: Mapping[str, Sequence[FamilyMember]] | None = None,
-        left: Iterable[str] = (),
-    ) -> None:
-        """Continue with what was stored.
-
-        Args:
-            members_kept: Number of newest members of a family whose points are kept.
-            families: Members by the family's name, oldest first.
-            left: Jobs that have left their families.
-        """
-        self.members_kept = members_kept
-        self.families = {name: tuple(members) for name, members in (families or {}).items()}
-        self.left = set(left)
+    families: dict[str, tuple[FamilyMember, ...]] = field(default_factory=dict)
+    left: set[str] = field(default_factory=set)
 
     def update(self, job_id: str, family: str, points: Sequence[CurvePoint], rescales: Sequence[RescaleStall]) -> bool:
         """Record what is measured of a job.

@@ -31,7 +31,7 @@ from malletrain.scavenger.machine.placeholders import (
 )
 from malletrain.scavenger.machine.slow_nodes import SpeedTold, ignore_speed
 from malletrain.scavenger.machine.submission_backoff import BackoffPolicy
-from malletrain.scavenger.sources.base import NodeSource, NoPlaceholders, PlaceholderView, SourceStatus
+from malletrain.scavenger.sources.base import NodeSource, NoPlaceholders, PlaceholderView, SourceStatus, WrappingSource
 from malletrain.scavenger.sources.schedulers.commands import Input, RunCommand, run_command
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings, NodeCheckSettings
 from malletrain.scavenger.telemetry.metrics import ReclaimTimer, ignore_time
@@ -44,7 +44,7 @@ _LEAVE_SECONDS = 2.0
 """How long agents may take to leave, beyond the grace of their workers, when this service ends."""
 
 
-class HeldSource:
+class HeldSource(WrappingSource):
     """Offers the nodes that another source calls idle to the controller, and tells the nodes on which agents are."""
 
     def __init__(
@@ -80,7 +80,7 @@ class HeldSource:
             watched_only: No placeholder holds the nodes: they are ours only while they are idle.
             validate: Whether invariants are checked.
         """
-        self._inner = inner
+        super().__init__(inner)
         self._registry = registry
         self._controller = controller
         self._demand = demand
@@ -99,14 +99,6 @@ class HeldSource:
         self._seen: Observation | None = None
         self._since: dict[str, float] = {}
         self._news = asyncio.Event()
-
-    def order(self) -> Sequence[str]:
-        """As the inner source."""
-        return self._inner.order()
-
-    def past_lengths(self) -> Sequence[float]:
-        """As the inner source."""
-        return self._inner.past_lengths()
 
     def status(self) -> SourceStatus:
         """As the inner source, with the placeholders."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
+from types import MappingProxyType
 
 from malletrain.runtime.errors import InvariantError
 from malletrain.scavenger.machine.drains import DrainSet
@@ -41,7 +42,7 @@ class IdleEvent:
         return bool(self.joined or self.left)
 
 
-@dataclass(init=False)
+@dataclass
 class IdleSet:
     """The nodes that may be used, from what a source calls idle.
 
@@ -53,42 +54,27 @@ class IdleSet:
     therefore does no lasting harm, and neither does a `now` that goes back a little.
 
     Attributes:
-        debounce_seconds: How long a node must be idle before it counts.
+        debounce_seconds: How long a node must be idle before it counts, at least 0.
+        order: Names in the order in which `members` lists them. Other names follow in order of appearance.
+        reclaimed_until: Reclaims from before a restart: until when each node stays out.
         drains: Nodes that are out, whatever the source calls them.
     """
 
     debounce_seconds: float
-    drains: DrainSet
+    order: InitVar[Iterable[str]] = ()
+    reclaimed_until: InitVar[Mapping[str, float]] = MappingProxyType({})
+    drains: DrainSet = field(default_factory=DrainSet)
     _rank: dict[str, int] = field(init=False)
-    _idle: dict[str, float] = field(init=False)
-    _members: dict[str, float] = field(init=False)
+    _idle: dict[str, float] = field(init=False, default_factory=dict)
+    _members: dict[str, float] = field(init=False, default_factory=dict)
     # Those that are idle and do not count: there are few, while thousands may count.
-    _waiting: set[str] = field(init=False)
+    _waiting: set[str] = field(init=False, default_factory=set)
     _cooldowns: dict[str, float] = field(init=False)
-    _announced: set[str] = field(init=False)
+    _announced: set[str] = field(init=False, default_factory=set)
 
-    def __init__(
-        self,
-        debounce_seconds: float,
-        order: Iterable[str] = (),
-        cooldowns: Mapping[str, float] | None = None,
-        drains: DrainSet | None = None,
-    ) -> None:
-        """
-        Args:
-            debounce_seconds: How long a node must be idle before it counts, at least 0.
-            order: Names in the order in which `members` lists them. Other names follow in order of appearance.
-            cooldowns: Reclaims from before a restart: until when each node stays out.
-            drains: What was drained before a restart.
-        """
-        self.debounce_seconds = debounce_seconds
-        self.drains = drains or DrainSet()
+    def __post_init__(self, order: Iterable[str], reclaimed_until: Mapping[str, float]) -> None:
         self._rank = {name: index for index, name in enumerate(order)}
-        self._idle = {}
-        self._members = {}
-        self._waiting = set()
-        self._cooldowns = dict(cooldowns or {})
-        self._announced = set()
+        self._cooldowns = dict(reclaimed_until)
 
     def observe(self, now: float, idle: Mapping[str, float]) -> IdleEvent:
         """Take over what a source observed: all idle nodes, and since when each is idle."""

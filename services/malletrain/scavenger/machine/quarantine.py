@@ -56,7 +56,7 @@ class NodeFailureRecord:
         return self.score * math.exp2(-max(0.0, now - self.at) / half_life_seconds)
 
 
-@dataclass(init=False)
+@dataclass
 class Quarantine:
     """Counts failures per node with exponential decay. A quarantine ends when the score is down to half the limit.
 
@@ -65,20 +65,11 @@ class Quarantine:
 
     Attributes:
         policy: When a node is quarantined.
+        _records: What was known before a restart, see `read_records`, and what has come since.
     """
 
     policy: QuarantinePolicy
-    _records: dict[str, NodeFailureRecord] = field(init=False)
-
-    def __init__(self, policy: QuarantinePolicy, records: Mapping[str, NodeFailureRecord] | None = None) -> None:
-        """Begin with what was known before a restart.
-
-        Args:
-            policy: When a node is quarantined.
-            records: See `read_records`.
-        """
-        self.policy = policy
-        self._records = dict(records or {})
+    _records: dict[str, NodeFailureRecord] = field(default_factory=dict)
 
     def failed(self, name: str, now: float, reason: str = "", by: str = "") -> float:
         """Work has failed on a node.

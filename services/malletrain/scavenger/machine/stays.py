@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 
@@ -18,51 +18,31 @@ MIN_AT_RISK = 10
 """A step of the curve is used only if so many fragments are still under observation there."""
 
 
-@dataclass(init=False)
+@dataclass
 class LearnedStay:
     """The survival curve of the newest 10,000 fragments that have ended, fitted again from time to time.
 
     Attributes:
-        horizon_seconds: How far expected stays look ahead.
+        past_lengths: Lengths of earlier fragments in seconds, oldest first.
+        horizon_seconds: How far expected stays look ahead; also the largest expected stay.
         curve: The curve; None before the first.
         fits: How often it has been fitted.
         refit_share: The curve is fitted again when more than this share of the fragments is new.
         refit_seconds: It is also fitted again after so many seconds.
     """
 
-    horizon_seconds: float
-    refit_share: float
-    refit_seconds: float
-    curve: SurvivalCurve | None = field(init=False)
-    fits: int = field(init=False)
+    past_lengths: InitVar[Iterable[float]] = ()
+    horizon_seconds: float = field(kw_only=True)
+    refit_share: float = field(default=_REFIT_SHARE, kw_only=True)
+    refit_seconds: float = field(default=_REFIT_SECONDS, kw_only=True)
+    curve: SurvivalCurve | None = field(init=False, default=None)
+    fits: int = field(init=False, default=0)
     _lengths: list[float] = field(init=False)
-    _fitted_at: float = field(init=False)
-    _new: int = field(init=False)
+    _fitted_at: float = field(init=False, default=float("-inf"))
+    _new: int = field(init=False, default=0)
 
-    def __init__(
-        self,
-        past_lengths: Iterable[float] = (),
-        *,
-        horizon_seconds: float,
-        refit_share: float = _REFIT_SHARE,
-        refit_seconds: float = _REFIT_SECONDS,
-    ) -> None:
-        """Begin with earlier fragments.
-
-        Args:
-            past_lengths: Lengths of earlier fragments in seconds, oldest first.
-            horizon_seconds: How far expected stays look ahead; also the largest expected stay.
-            refit_share: The curve is fitted again when more than this share of the fragments is new.
-            refit_seconds: It is also fitted again after so many seconds.
-        """
-        self.horizon_seconds = horizon_seconds
-        self.refit_share = refit_share
-        self.refit_seconds = refit_seconds
+    def __post_init__(self, past_lengths: Iterable[float]) -> None:
         self._lengths = [length for length in past_lengths if length > 0][-KEPT_FRAGMENTS:]
-        self.curve = None
-        self.fits = 0
-        self._fitted_at = float("-inf")
-        self._new = 0
 
     def learn(self, length: float) -> None:
         """Learn from a fragment that lasted `length` seconds."""
@@ -107,26 +87,25 @@ class LearnedStay:
         return self._new > self.refit_share * len(self._lengths) or not 0 <= now - self._fitted_at < self.refit_seconds
 
 
-@dataclass(init=False)
+@dataclass
 class StayEstimator:
     """Expected stays from the fragments that a source has observed so far.
 
     The curve is fitted again when 2 % of the fragments are new, or after 30 s.
 
     Attributes:
+        past_lengths: As for `LearnedStay`.
         horizon_seconds: How far expected stays look ahead.
         current: What has been learned, by the curve that was fitted last.
     """
 
-    horizon_seconds: float
+    past_lengths: InitVar[Iterable[float]] = ()
+    horizon_seconds: float = field(kw_only=True)
     current: LearnedStay = field(init=False)
-    _idle: dict[str, float] = field(init=False)
+    _idle: dict[str, float] = field(init=False, default_factory=dict)
 
-    def __init__(self, past_lengths: Iterable[float] = (), *, horizon_seconds: float) -> None:
-        """Begin with earlier fragments; arguments as for `LearnedStay`."""
-        self.horizon_seconds = horizon_seconds
-        self.current = LearnedStay(past_lengths, horizon_seconds=horizon_seconds)
-        self._idle = {}
+    def __post_init__(self, past_lengths: Iterable[float]) -> None:
+        self.current = LearnedStay(past_lengths, horizon_seconds=self.horizon_seconds)
 
     def observe(self, time: float, idle: Mapping[str, float]) -> None:
         """Take over an observation: fragments that are no longer in it have ended.

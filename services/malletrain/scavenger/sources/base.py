@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -80,14 +81,17 @@ class SourceStatus:
 
 
 class NodeSource(Protocol):
-    """Tells which nodes are idle."""
+    """Tells which nodes are idle. By default it asks no scheduler, holds no nodes and keeps nothing."""
 
     def order(self) -> Sequence[str]:
         """All names that are known beforehand, in the order in which nodes are listed."""
+        return ()
 
     def past_lengths(self) -> Sequence[float]:
         """Lengths in seconds of idle fragments that ended before the first observation, oldest first."""
+        return ()
 
+    @abstractmethod
     def observations(self) -> AsyncIterator[Observation]:
         """The present observation, then one for each change. Ends after an observation that says `ended`, if any does.
 
@@ -98,6 +102,7 @@ class NodeSource(Protocol):
 
     def status(self) -> SourceStatus:
         """How queries to a scheduler and placeholders fare."""
+        return SourceStatus()
 
     def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
         """Give back nodes that are held, and hold none of them again.
@@ -114,6 +119,37 @@ class NodeSource(Protocol):
 
     async def close(self) -> None:
         """Release what the source keeps, at a graceful end."""
+
+
+class WrappingSource(NodeSource):
+    """Another source, of which subclasses change something."""
+
+    def __init__(self, inner: NodeSource) -> None:
+        self._inner = inner
+
+    def order(self) -> Sequence[str]:
+        """As the inner source."""
+        return self._inner.order()
+
+    def past_lengths(self) -> Sequence[float]:
+        """As the inner source."""
+        return self._inner.past_lengths()
+
+    def status(self) -> SourceStatus:
+        """As the inner source."""
+        return self._inner.status()
+
+    def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
+        """As the inner source."""
+        self._inner.exclude(until, drained)
+
+    def move_times(self, seconds: float) -> None:
+        """As the inner source."""
+        self._inner.move_times(seconds)
+
+    async def close(self) -> None:
+        """As the inner source."""
+        await self._inner.close()
 
 
 class PlaceholderView(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -12,27 +12,19 @@ from malletrain.model.topology import GroupPath
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.machine.gpu_units import node_of_unit, path_of_unit
 from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts, Observation
-from malletrain.scavenger.sources.base import NodeSource, SourceStatus
+from malletrain.scavenger.sources.base import NodeSource, WrappingSource
 
 _SHOWN = 5
 
 
-class PlacedSource:
+class PlacedSource(WrappingSource):
     """Another source, whose nodes are in the groups that the settings name, whatever the scheduler says."""
 
     def __init__(self, inner: NodeSource, paths: Mapping[str, GroupPath]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._paths = dict(paths)
         self._logged = False
         self._log = structlog.get_logger(__name__)
-
-    def order(self) -> Sequence[str]:
-        """As the inner source."""
-        return self._inner.order()
-
-    def past_lengths(self) -> Sequence[float]:
-        """As the inner source."""
-        return self._inner.past_lengths()
 
     async def observations(self) -> AsyncIterator[Observation]:
         """Those of the inner source, with the groups. Nodes that it does not name are left out."""
@@ -58,22 +50,6 @@ class PlacedSource:
                 nodes=len(unknown),
                 first=unknown[:_SHOWN],
             )
-
-    def status(self) -> SourceStatus:
-        """As the inner source."""
-        return self._inner.status()
-
-    def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
-        """As the inner source."""
-        self._inner.exclude(until, drained)
-
-    def move_times(self, seconds: float) -> None:
-        """As the inner source."""
-        self._inner.move_times(seconds)
-
-    async def close(self) -> None:
-        """As the inner source."""
-        await self._inner.close()
 
 
 def paths_of(topology: Mapping[str, GroupPath], known: Sequence[str] | None = None) -> dict[str, GroupPath]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
 
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.idle_trace import Fragment, Trace
 from malletrain.scavenger.machine.observations import Observation
-from malletrain.scavenger.sources.base import SourceStatus
+from malletrain.scavenger.sources.base import NodeSource
 
 # Long sleeps are cut into pieces, so that changes of the wall clock are noticed.
 _MAX_SLEEP_SECONDS = 1.0
 
 
-class TraceSource:
+class TraceSource(NodeSource):
     """Replays a trace in real time, or faster.
 
     All its times are wall-clock times: at speed 60, a fragment of 600 s lasts 10 s. After the end of the trace the last
@@ -99,13 +99,6 @@ class TraceSource:
 
     def _observation(self, second: float, since: Mapping[str, float]) -> Observation:
         return Observation(self._wall(second), dict(since), ended=second >= self._trace.duration_s)
-
-    def status(self) -> SourceStatus:
-        """Empty: no scheduler is asked."""
-        return SourceStatus()
-
-    def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
-        """Does nothing: this source holds no nodes."""
 
     def move_times(self, seconds: float) -> None:
         """Go on at the same second of the trace."""

@@ -175,7 +175,7 @@ class ProfilingAdvisor:
         self._options = options
         self._pool = pool
         self._rng = rng
-        self.curves = CurveEstimator(learning.settings.options())
+        self.curves = CurveEstimator.of(learning.settings.options())
         self.state = ProfilingState()
         self.ended: list[ProfileRun] = []
         self._jobs: set[str] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -16,7 +16,7 @@ from malletrain.model.topology import GroupPath
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.machine.gpu_units import node_of_unit, path_of_unit
 from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts, Observation
-from malletrain.scavenger.sources.base import NoPlaceholders, PlaceholderView, SourceStatus
+from malletrain.scavenger.sources.base import NodeSource, NoPlaceholders, PlaceholderView, SourceStatus
 from malletrain.scavenger.sources.schedulers.availability import (
     Forecast,
     NodeReservation,
@@ -86,7 +86,7 @@ class NodeSelection:
     pool: str = ""
 
 
-class PolledSource:
+class PolledSource(NodeSource):
     """Combines the newest answers. Answers that fail, are late or can't be read leave the earlier ones in place."""
 
     def __init__(
@@ -120,10 +120,6 @@ class PolledSource:
         self._logged: set[tuple[str, str]] = set()
         self._log = structlog.get_logger(__name__).bind(source=queries.nodes.source)
 
-    def order(self) -> Sequence[str]:
-        """Empty: names are not known before the scheduler is asked."""
-        return ()
-
     def past_lengths(self) -> Sequence[float]:
         """Lengths that were stored before a restart. Schedulers keep no record of idle nodes."""
         return self._ages.lengths
@@ -131,9 +127,6 @@ class PolledSource:
     def status(self) -> SourceStatus:
         """Counts and times of each query."""
         return SourceStatus(tuple(query.status() for query in self.queries.all()))
-
-    def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
-        """Nothing is held: what holds nodes is told by `HeldSource`."""
 
     def move_times(self, seconds: float) -> None:
         """See `NodeSource`. Planned starts and reservations are the scheduler's own times."""
