@@ -8,7 +8,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from malletrain.runtime.access.certificate_renewal import CertificateRenewal
-from malletrain.runtime.clock import ManualClock
+from tests.support.clocks import ManualClock
 from tests.support.waiting import wait_until_async
 
 NOW = 1_800_000_000.0

@@ -23,11 +23,12 @@ from malletrain.runtime.access.munge import Munge
 from malletrain.runtime.access.service import AccessService
 from malletrain.runtime.access.settings import AccessSettings
 from malletrain.runtime.access.tokens import Tokens
-from malletrain.runtime.clock import ManualClock, SystemClock
+from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.server import ServiceHost
 from tests.support.channels import stand_in, stand_in_credentials
+from tests.support.clocks import ManualClock
 from tests.support.job_secrets import job_secrets
 from tests.support.waiting import wait_until_async
 

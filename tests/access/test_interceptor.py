@@ -15,9 +15,10 @@ from structlog.testing import capture_logs
 from malletrain.runtime.access.identity import HUMAN_ROLES, Role
 from malletrain.runtime.access.policy import REQUIRED_ROLES
 from malletrain.runtime.access.tokens import Tokens
-from malletrain.runtime.clock import ManualClock, SystemClock
+from malletrain.runtime.clock import SystemClock
 from tests.access.serving import KEY, METHODS, PASSED, UNDECLARED, CheckedServer, call, checked_server
 from tests.support.channels import plain_channel
+from tests.support.clocks import ManualClock
 from tests.support.waiting import wait_until_async
 
 BAD = ("none", "garbage", "other key", "expired", "not yet", "revoked", "revoked user", "two", "other scheme")

@@ -13,8 +13,8 @@ from malletrain.runtime.access.keys import load_key, make_keys_folder, owner_fil
 from malletrain.runtime.access.revocation import RevocationFile
 from malletrain.runtime.access.token_file import TokenFile
 from malletrain.runtime.access.tokens import Tokens
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.errors import UnavailableError
+from tests.support.clocks import ManualClock
 
 LIFESPAN = 1000.0
 

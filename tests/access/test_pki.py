@@ -14,10 +14,10 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from malletrain.runtime.access.pki import ensure_certificate
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.tls.files import read_certificate_file
 from malletrain.tls.names import ROLES, SERVICE_ROLES
+from tests.support.clocks import ManualClock
 
 DAY = 86400.0
 NOW = 1.8e9

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from malletrain.runtime.access.pki import publish_authority, renew_certificate
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.errors import InvalidInputError
+from tests.support.clocks import ManualClock
 from tests.tls.serving import serial
 
 NOW = 1.8e9

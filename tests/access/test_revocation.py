@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from malletrain.runtime.access.identity import HUMAN_ROLES, Identity, Role
 from malletrain.runtime.access.revocation import RevocationFile, RevokedTokens
 from malletrain.runtime.access.settings import MAX_LIFESPAN_SECONDS
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.errors import InvalidInputError
+from tests.support.clocks import ManualClock
 
 NOW = 1_800_000_000.0
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from malletrain.runtime.access.identity import CERTIFICATE_ROLES, Identity, Role, UnauthenticatedError
 from malletrain.runtime.access.tokens import Tokens
-from malletrain.runtime.clock import ManualClock
+from tests.support.clocks import ManualClock
 
 KEY = b"k" * 32
 NOW = 1_800_000_000.0

@@ -12,9 +12,9 @@ import pytest
 from malletrain.caller.credentials import caller_credential
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.access.installation import Installation, open_installation
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.config import Addresses, Settings
 from malletrain.runtime.errors import InvalidInputError, UnavailableError
+from tests.support.clocks import ManualClock
 
 DAY = 86_400.0
 OFF_LOOPBACK = Addresses(job_manager="job_manager:7703")

@@ -7,9 +7,9 @@ from malletrain.allocator.machine.cluster_cache import CachedJob
 from malletrain.allocator.machine.growth_times import KEPT, BootTime, GrowthTimes
 from malletrain.allocator.problem.training_environment import training_environment
 from malletrain.model.job_state import JobState
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.database.migrating import open_database
 from tests.support.builders import cached_job
+from tests.support.clocks import ManualClock
 from tests.support.postgresql import Locate
 
 

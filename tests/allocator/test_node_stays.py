@@ -11,7 +11,6 @@ import pytest
 
 from malletrain.allocator.machine.node_stays import NodeStays
 from malletrain.allocator.wire.messages import node_from_proto, stays_from_proto
-from malletrain.runtime.clock import ManualClock
 from malletrain.scavenger.machine.observations import NodeFacts, Observation
 from malletrain.scavenger.machine.stays import LearnedStay, StayChanges
 from malletrain.scavenger.service import ScavengerService
@@ -24,6 +23,7 @@ from tests.scavenger.machines import machine_of, recorder_of
 from tests.scavenger.running import NOBODY, Running, serving
 from tests.support.access import CREDENTIAL
 from tests.support.channels import plain_channel
+from tests.support.clocks import ManualClock
 from tests.support.waiting import wait_until_async
 
 START = 1e9

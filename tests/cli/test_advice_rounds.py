@@ -19,12 +19,12 @@ from malletrain.cli.simulate.advice_rounds import (
 )
 from malletrain.cli.simulate.change_record import LONG_BYTES, open_record
 from malletrain.cli.simulate.reordering import ChangeKind, NiceChange, Reordering, ReorderLimits, StandingChange
-from malletrain.runtime.clock import ManualClock
 from malletrain.scavenger.sources.base import SourceError
 from malletrain.scavenger.sources.schedulers.commands import NO_INPUT, Input
 from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.select import SelectionSettings
+from tests.support.clocks import ManualClock
 
 AT = "2026-11-28T10:00:00"
 CHANGES = tuple(NiceChange(ChangeKind.RAISE, job, AT, 0, -103, 800, 903) for job in ("2", "3"))

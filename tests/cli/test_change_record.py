@@ -11,9 +11,9 @@ import pytest
 
 from malletrain.cli.simulate.change_record import LONG_BYTES, ChangeRecord, open_record, read_lines
 from malletrain.cli.simulate.reordering import ChangeKind, NiceChange, StandingChange
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.errors import InvalidInputError, PreconditionError
 from malletrain.scavenger.sources.schedulers.slurm_priorities import JobPriority
+from tests.support.clocks import ManualClock
 
 AT = "2026-11-28T10:00:00"
 

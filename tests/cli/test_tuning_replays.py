@@ -27,10 +27,11 @@ from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
 from malletrain.allocator.history.idle_store import IdleStore
 from malletrain.allocator.problem.forward_time import ForwardPolicy, ForwardTime
 from malletrain.allocator.telemetry.metrics import AllocatorMetrics
-from malletrain.runtime.clock import ManualClock, SystemClock
+from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.migrating import open_database
 from tests.cli.test_journal import BEGIN, DAY, HOUR, make_state
+from tests.support.clocks import ManualClock
 from tests.support.waiting import wait_until_async
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]

@@ -19,7 +19,7 @@ from malletrain.job_manager.launching import removing
 from malletrain.job_manager.launching.folder import JobFolder, StartPostponedError, earlier_socket_folder, socket_path
 from malletrain.job_manager.launching.removing import TooManyEntriesError, remove_folder
 from malletrain.job_manager.storage.retention import Retention
-from malletrain.runtime.clock import ManualClock
+from tests.support.clocks import ManualClock
 from tests.support.stranger import needs_another_account
 
 DEPTH = 1200

@@ -22,7 +22,6 @@ from structlog.testing import capture_logs
 from malletrain.common import environment as env
 from malletrain.common.launch_file import AgentAddress
 from malletrain.runtime.access.pki import certificate_path
-from malletrain.runtime.clock import ManualClock
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
 from malletrain.scavenger.acquisition.batch_client import AgentCommand, BatchClient
 from malletrain.scavenger.acquisition.held_source import SshAgentStarter
@@ -39,6 +38,7 @@ from tests.hostile.submissions import NotingPrograms, Submission, started
 from tests.supervisor.running import supervised
 from tests.support.certificates import LIFESPAN_SECONDS as CERTIFICATE_SECONDS
 from tests.support.certificates import certificate, node_certificate
+from tests.support.clocks import ManualClock
 from tests.support.waiting import wait_until, wait_until_async
 from tests.tls.serving import serial, shown_certificate
 

@@ -6,10 +6,10 @@ import pytest
 
 from malletrain.job_manager.machine.stimuli import Outcome, SupervisorSeen
 from malletrain.job_manager.telemetry.metrics import JobManagerMetrics
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from tests.job_manager.harness import MachineHarness
 from tests.support.builders import job_spec
+from tests.support.clocks import ManualClock
 from tests.support.metrics import Values, read
 
 PREFIX = "malletrain_job_manager_"

@@ -15,10 +15,10 @@ from malletrain.job_manager.machine.stimuli import Submitted
 from malletrain.job_manager.owner_limits import OwnerBuckets, OwnerLimits
 from malletrain.job_manager.submission import MAX_SPECS
 from malletrain.job_manager.token_bucket import TokenBucket
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.errors import LimitExceededError
 from tests.job_manager.harness import MachineHarness
 from tests.support.builders import job_spec
+from tests.support.clocks import ManualClock
 
 STEPS = st.lists(st.floats(0, 3) | st.just(0.0), max_size=200)
 

@@ -23,11 +23,11 @@ from malletrain.job_manager.storage.change import Change, Submission
 from malletrain.job_manager.storage.retention import Retention
 from malletrain.job_manager.storage.store import JobStore
 from malletrain.runtime.backup.lock import between_backups, during_backup
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
 from tests.job_manager.harness import MachineHarness
 from tests.support.builders import job_spec
+from tests.support.clocks import ManualClock
 from tests.support.postgresql import Locate
 from tests.support.stranger import let_others_through, needs_another_account
 

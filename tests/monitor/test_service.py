@@ -14,13 +14,13 @@ from malletrain.monitor.machine.trackers import StoredJob
 from malletrain.monitor.store import MonitorStore
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.channel import open_channel
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.monitor.running import FAST, Reporter, report, request_of, running_monitor
 from tests.monitor.trainer import FakeTrainer
 from tests.support.access import credential_of
 from tests.support.channels import stand_in
+from tests.support.clocks import ManualClock
 
 
 async def test_records_are_counted_acknowledged_and_measured(tmp_path: Path) -> None:

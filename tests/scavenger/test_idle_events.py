@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from malletrain.runtime.clock import ManualClock
 from malletrain.scavenger.idle_events import IdleEvents
 from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.sources.static import StaticSource
@@ -14,6 +13,7 @@ from malletrain.scavenger.telemetry.event_spans import EventSpans
 from malletrain.scavenger.telemetry.metrics import ScavengerMetrics
 from malletrain.v1 import scavenger_pb2
 from tests.scavenger.machines import machine_of, recorder_of
+from tests.support.clocks import ManualClock
 
 START = 1e9
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.runtime.clock import ManualClock
 from malletrain.scavenger.machine.observations import NodeFacts, Observation
 from malletrain.scavenger.machine.stays import StayEstimator
 from malletrain.scavenger.sources.base import SourceError
 from malletrain.scavenger.sources.mixed import merge
 from malletrain.scavenger.sources.schedulers.idle_ages import KEPT_LENGTHS, IdleAges
 from malletrain.scavenger.sources.schedulers.query import Query, QueryTiming
+from tests.support.clocks import ManualClock
 
 
 class EnoughError(Exception):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.config import Settings
 from malletrain.scavenger.idle_trace import Fragment, Trace
 from malletrain.scavenger.settings import ScavengerSettings
@@ -19,6 +18,7 @@ from malletrain.scavenger.state_file import RECLAIM_COOLDOWNS, STATE_FILE, TRACE
 from malletrain.scavenger.trace_files import write_trace
 from malletrain.v1 import scavenger_pb2
 from tests.scavenger.running import running_scavenger
+from tests.support.clocks import ManualClock
 
 FAR = 10_000_000_000.0  # in the year 2286
 NOW = 1_800_000_000.0

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Fragment, Trace, window
@@ -21,6 +20,7 @@ from malletrain.scavenger.sources.trace import TraceSource
 from malletrain.scavenger.state_file import STATE_FILE, ScavengerStateFile
 from malletrain.scavenger.trace_files import write_trace
 from tests.scavenger.traces import traces
+from tests.support.clocks import ManualClock
 
 ORIGIN = 1_000_000.0
 SMALL = Trace(

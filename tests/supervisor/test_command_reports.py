@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.messages import unix_seconds
 from malletrain.supervisor.loop.event_loop import RELEASE_HOSTS, SET_HOSTS, STOP, CommandReports
 from malletrain.supervisor.workers.slot import Slot
+from tests.support.clocks import ManualClock
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -15,3 +15,28 @@ class SetClock:
 
     def monotonic(self) -> float:
         return self.passed
+
+
+class ManualClock:
+    """A clock that only moves when told to."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        return self._now
+
+    def monotonic(self) -> float:
+        """The same figure as `time`."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass.
+
+        Raises:
+            ValueError: seconds is negative.
+        """
+        if seconds < 0:
+            raise ValueError(f"seconds: expected at least 0, got {seconds}")
+        self._now += seconds

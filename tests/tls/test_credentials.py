@@ -11,9 +11,9 @@ import grpc.aio
 import pytest
 
 from malletrain.runtime.access.pki import ensure_certificate
-from malletrain.runtime.clock import ManualClock
 from malletrain.tls.credentials import channel_credentials, peer_options, peer_roles, server_credentials
 from malletrain.tls.files import CertificateFileError, read_certificate_file
+from tests.support.clocks import ManualClock
 from tests.tls.serving import METHOD, ask, certificate, channel_to, echoing, repeat, serial, shown_serial
 
 REFUSED = grpc.StatusCode.UNAVAILABLE

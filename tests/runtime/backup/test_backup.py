@@ -24,7 +24,7 @@ from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.backup import restoring
 from malletrain.runtime.backup.restoring import finish_restore, restore_backup, unpack
 from malletrain.runtime.backup.writing import Manifest, write_backup
-from malletrain.runtime.clock import ManualClock, SystemClock
+from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.engine import open_engine
 from malletrain.runtime.database.errors import SchemaVersionError
@@ -32,6 +32,7 @@ from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 from malletrain.v1 import allocator_pb2
 from tests.job_manager.harness import running
+from tests.support.clocks import ManualClock
 from tests.support.postgresql import Locate
 
 CLOCK = ManualClock(1795313879.0)

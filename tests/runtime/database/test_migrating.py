@@ -19,13 +19,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import MetaData, create_engine, inspect, text
 
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.engine import open_engine
 from malletrain.runtime.database.errors import SchemaVersionError
 from malletrain.runtime.database.migrating import open_database, upgrade_database
 from malletrain.runtime.database.schema_history import SchemaHistory, revision_of
 from malletrain.runtime.errors import MalleTrainError
+from tests.support.clocks import ManualClock
 from tests.support.postgresql import Locate, PostgresServer
 from tests.support.waiting import wait_until
 

@@ -4,9 +4,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from malletrain.runtime.access.certificate_renewal import CertificateRenewal
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.config import MetricsSettings, Settings
 from malletrain.runtime.metrics.process import metrics_of_process
+from tests.support.clocks import ManualClock
 from tests.support.metrics import read
 
 NOW = 1_700_000_000.0

@@ -6,8 +6,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from structlog.testing import capture_logs
 
-from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.tracing.otlp import PatientExporter
+from tests.support.clocks import ManualClock
 
 SPAN = ReadableSpan("span")
 

@@ -9,12 +9,11 @@ from cryptography import x509
 
 from malletrain.runtime.access.issuing import half_time
 from malletrain.runtime.access.pki import certificate_path, ensure_certificate
-from malletrain.runtime.clock import ManualClock
 from malletrain.scavenger.acquisition.node_certificates import NodeCertificates
 from malletrain.scavenger.sources.base import SourceError
 from malletrain.tls.files import parse_certificate_file
 from malletrain.tls.names import PeerNode, name_of, node_name, node_of
-from tests.support.clocks import SetClock
+from tests.support.clocks import ManualClock, SetClock
 
 NOW, DAY = 1_800_000_000.0, 86400.0
 

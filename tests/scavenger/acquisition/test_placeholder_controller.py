@@ -8,13 +8,13 @@ import contextlib
 import pytest
 
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
-from malletrain.runtime.clock import ManualClock
 from malletrain.scavenger.acquisition.placeholder_controller import PlaceholderController
 from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.machine.placeholders import ListedPlaceholder, PlaceholderPhase, PlaceholderPolicy
 from malletrain.scavenger.machine.submission_backoff import BackoffPolicy
 from malletrain.scavenger.sources.base import SourceError
 from tests.scavenger.acquisition.stand_in_scheduler import REFUSAL, SILENCE, Mood, StandInScheduler
+from tests.support.clocks import ManualClock
 
 NODES = tuple(f"n{number:03d}" for number in range(1, 101))
 POLICY = PlaceholderPolicy(backoff=BackoffPolicy(10, 300, 4))

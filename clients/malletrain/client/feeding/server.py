@@ -128,7 +128,7 @@ class FeedServer:
             raise error from cause
         finally:
             if self._sizing is not None:
-                self._sizing.close(time.monotonic())
+                self._sizing.remember(time.monotonic())
             for group in self._groups:
                 group.close()
             if self._peers is not None:

@@ -183,7 +183,7 @@ class GroupSizing:
             return
         self._looked_at, self._total = now, self._cores()
         if not groups:
-            self._write(now)  # the feed may end now
+            self.remember(now)  # the feed may end now
         most = min(self._total, MOST)
         known = {group: self._sized.get(group) for group in groups}
         self._sized = {group: sized or _Sized(ProcessChoice(group.processes), most) for group, sized in known.items()}
@@ -192,15 +192,7 @@ class GroupSizing:
         for group in groups:
             self._choose(group, now)
         if groups and now - self._written_at >= _WRITE_SECONDS:
-            self._write(now)
-
-    def close(self, now: float) -> None:
-        """Remember what was found.
-
-        Args:
-            now: Monotonic time in seconds.
-        """
-        self._write(now)
+            self.remember(now)
 
     def _choose(self, group: FeedGroup, now: float) -> None:
         sized = self._sized[group]
@@ -222,14 +214,19 @@ class GroupSizing:
             sized.choice = ProcessChoice(max(1, group.processes))
         asked = "" if demand is None else f"; trainings could take {demand.rate:,.1f} samples/s"
         log(f"{group.processes} processes prepare samples, before {before}{asked}")
-        self._write(now)
+        self.remember(now)
 
     def _share(self, group: FeedGroup) -> int:
         """Cores for a group: its equal part, and what others leave."""
         others = sum(other.processes + sized.times.cores for other, sized in self._sized.items() if other is not group)
         return max(1, self._total // max(1, len(self._sized)), int(self._total - others))
 
-    def _write(self, now: float) -> None:
+    def remember(self, now: float) -> None:
+        """Write down for later feeds what was found.
+
+        Args:
+            now: Monotonic time in seconds.
+        """
         self._written_at = now
         if self._memory is None or not self._sized:
             return

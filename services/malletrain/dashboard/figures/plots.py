@@ -229,6 +229,11 @@ def _line(plot: Any, source: ColumnDataSource, x: str, y: str, color: str, **poi
     return plot.scatter(source=source, x=x, y=y, color=color, **points)
 
 
+def _tell_points(plot: Any, points: Any, *tooltips: tuple[str, str]) -> None:
+    """Have points over time say these things where they are pointed at."""
+    plot.add_tools(HoverTool(renderers=[points], tooltips=list(tooltips), formatters={"@time": hover_time()}))
+
+
 def legend_above(plot: Any, narrow_columns: int = 2) -> None:
     """Put the legend above the plot, in one line where there is room.
 
@@ -315,8 +320,7 @@ def releases_figure(x_range: Any, source: ColumnDataSource, colours: Colours) ->
     plot = empty("releases", x_range, 220, "seconds until free")
     from_zero(plot, plot.y_range)
     dots = plot.scatter(source=source, x="time", y="seconds", color=colours.first, size=9, marker="diamond")
-    tooltips = [("job", "@job"), ("at", "@time{custom}"), ("free after", "@seconds{0.00} s")]
-    plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips, formatters={"@time": hover_time()}))
+    _tell_points(plot, dots, ("job", "@job"), ("at", "@time{custom}"), ("free after", "@seconds{0.00} s"))
     return plot
 
 
@@ -328,8 +332,7 @@ def scale_figure(x_range: Any, source: ColumnDataSource, marks: ColumnDataSource
     plot.step(mode="after", legend_label="commanded nodes", **line)
     look = {"size": 12, "marker": "marker", "color": "colour", "line_color": colours.text}
     dots = plot.scatter(source=marks, x="time", y="nodes", legend_field="kind", **look)
-    tooltips = [("what", "@kind"), ("nodes", "@nodes"), ("at", "@time{custom}")]
-    plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips, formatters={"@time": hover_time()}))
+    _tell_points(plot, dots, ("what", "@kind"), ("nodes", "@nodes"), ("at", "@time{custom}"))
     legend_above(plot)
     return plot
 
@@ -339,8 +342,7 @@ def rate_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any
     plot = empty("rate", x_range, 220, "samples/s")
     from_zero(plot, plot.y_range)
     dots = _line(plot, source, "time", "rate", color=colours.first, size=5)
-    tooltips = [("at", "@time{custom}"), ("rate", "@rate{0,0.0} samples/s"), ("nodes", "@nodes")]
-    plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips, formatters={"@time": hover_time()}))
+    _tell_points(plot, dots, ("at", "@time{custom}"), ("rate", "@rate{0,0.0} samples/s"), ("nodes", "@nodes"))
     return plot
 
 
@@ -352,8 +354,9 @@ def metric_figure(
     plot.vspan(x="time", source=marks, line_color="colour", line_dash="dashed", line_width=1.5)
     plot.varea(x="time", y1="least", y2="most", source=source, fill_color=colours.first, fill_alpha=0.2)
     dots = _line(plot, source, "time", "value", color=colours.first, size=4)
-    tooltips = [("step", "@step{0,0}"), ("value", "@value"), ("at", "@time{custom}"), ("values", "@values")]
-    plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips, formatters={"@time": hover_time()}))
+    _tell_points(
+        plot, dots, ("step", "@step{0,0}"), ("value", "@value"), ("at", "@time{custom}"), ("values", "@values")
+    )
     return plot
 
 
@@ -389,8 +392,7 @@ def stalls_figure(x_range: Any, source: ColumnDataSource) -> Any:
     dots = plot.scatter(
         source=source, x="time", y="seconds", size=10, marker="marker", color="colour", legend_field="kind"
     )
-    tooltips = [("rescale", "@change nodes"), ("stall", "@seconds{0.00} s"), ("at", "@time{custom}")]
-    plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips, formatters={"@time": hover_time()}))
+    _tell_points(plot, dots, ("rescale", "@change nodes"), ("stall", "@seconds{0.00} s"), ("at", "@time{custom}"))
     legend_above(plot)
     return plot
 

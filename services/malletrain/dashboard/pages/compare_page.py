@@ -210,7 +210,7 @@ class ComparePage(Page):
             Cell(job.name),
             Cell(known.parameters),
             views.state_cell(job.state),
-            *(Cell(text, number=True) for text in figures),
+            *markup.number_cells(*figures),
         )
         return Row(f"compared-{job.id}", cells)
 

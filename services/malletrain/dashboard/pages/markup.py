@@ -145,6 +145,11 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
+def number_cells(*texts: str) -> tuple[Cell, ...]:
+    """Cells of a table that are numbers."""
+    return tuple(Cell(text, number=True) for text in texts)
+
+
 def tiles(entries: Iterable[tuple[str, str, str]]) -> str:
     """Figures at the top of a page.
 

@@ -8,7 +8,7 @@ from statistics import median
 
 from malletrain.allocator.utilization.definition import last_hour, utilization_of
 from malletrain.dashboard.figures.colours import Colours
-from malletrain.dashboard.pages.markup import Cell, Row, duration, number, percent
+from malletrain.dashboard.pages.markup import Cell, Row, duration, number, number_cells, percent
 from malletrain.observer.facts import ReleaseFact
 from malletrain.observer.history import LOST, USES, History, Minute, Use
 
@@ -109,10 +109,8 @@ def reclaim_rows(history: History, since: float, until: float) -> tuple[Row, ...
         reclaimed = reclaims(history.releases, start, until)
         cells = (
             Cell(name),
-            Cell(number(reclaimed.count), number=True),
-            Cell(duration(reclaimed.median_s), number=True),
-            Cell(duration(reclaimed.worst_s), number=True),
-            Cell(number(reclaimed.held_s / 3600.0, 4), number=True),
+            *number_cells(number(reclaimed.count), duration(reclaimed.median_s), duration(reclaimed.worst_s)),
+            *number_cells(number(reclaimed.held_s / 3600.0, 4)),
         )
         rows.append(Row(f"reclaims-{start == since}", cells))
     return tuple(rows)

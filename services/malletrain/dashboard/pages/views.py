@@ -8,7 +8,7 @@ from malletrain.allocator.explanation.sentences import in_units
 from malletrain.dashboard.figures.colours import Colours
 from malletrain.dashboard.figures.columns import jobs_in_words
 from malletrain.dashboard.pages import selection
-from malletrain.dashboard.pages.markup import Cell, Row, duration, number, percent
+from malletrain.dashboard.pages.markup import Cell, Row, duration, number, number_cells, percent
 from malletrain.dashboard.pages.plan_values import PlanValues
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.observer.eta import Eta, eta, idle_quantiles
@@ -45,16 +45,20 @@ def legend_rows(history: History, colours: Colours, chosen: Selection) -> tuple[
         Row(
             f"legend-{job.id}",
             (
-                Cell(job.id, link=chosen.link("job", job=job.id), colour=colours.of_job(job.id)),
+                _job_cell(job.id, colours, chosen),
                 Cell(job.name),
                 state_cell(job.state),
-                Cell(_scale(job), number=True),
-                Cell(_rate(history, job), number=True),
+                *number_cells(_scale(job), _rate(history, job)),
             ),
             chosen=job.id == chosen.job,
         )
         for job in jobs[:MAX_ROWS]
     )
+
+
+def _job_cell(job_id: str, colours: Colours, chosen: Selection) -> Cell:
+    """A job's identifier, which leads to its page."""
+    return Cell(job_id, link=chosen.link("job", job=job_id), colour=colours.of_job(job_id))
 
 
 def state_cell(state: str) -> Cell:
@@ -83,7 +87,7 @@ def _job_row(history: History, colours: Colours, chosen: Selection, job: JobFact
     share = samples / job.target_samples if job.target_samples else None
     progress = percent(share, 0) if share is not None else number(samples)
     cells = (
-        Cell(job.id, link=chosen.link("job", job=job.id), colour=colours.of_job(job.id)),
+        _job_cell(job.id, colours, chosen),
         Cell(job.name),
         Cell(job.owner),
         state_cell(job.state),
@@ -92,14 +96,8 @@ def _job_row(history: History, colours: Colours, chosen: Selection, job: JobFact
         Cell(f"{job.min_nodes}–{job.max_nodes}", number=True, order=job.max_nodes),
         Cell(_rate(history, job), number=True),
         Cell(progress, number=True, share=share, hint=f"{samples:,} samples{_unsure(job)}", order=share),
-        Cell(
-            _before_brackets(eta_in_words(remaining)),
-            number=True,
-            wraps=True,
-            order=_expected(remaining),
-        ),
-        Cell(str(job.rescales), number=True),
-        Cell(str(job.preemptions), number=True),
+        Cell(_before_brackets(eta_in_words(remaining)), number=True, wraps=True, order=_expected(remaining)),
+        *number_cells(str(job.rescales), str(job.preemptions)),
     )
     return Row(f"job-{job.id}", cells, chosen=job.id == chosen.job)
 
@@ -208,13 +206,10 @@ def plan_rows(
         value = worth.get(row.job_id)
         change = row.after - row.before
         cells = (
-            Cell(row.job_id, link=chosen.link("job", job=row.job_id), colour=colours.of_job(row.job_id)),
+            _job_cell(row.job_id, colours, chosen),
             Cell(names.get(row.job_id, "")),
-            Cell(str(row.before), number=True),
-            Cell(str(row.after), number=True),
-            Cell(f"{change:+d}" if change else "same", number=True),
-            Cell(_worth(value.one_more if value else None), number=True),
-            Cell(_worth(value.one_fewer if value else None), number=True),
+            *number_cells(str(row.before), str(row.after), f"{change:+d}" if change else "same"),
+            *number_cells(_worth(value.one_more if value else None), _worth(value.one_fewer if value else None)),
         )
         rows.append(Row(f"plan-{row.job_id}", cells, chosen=row.job_id == chosen.job))
     return tuple(rows)
@@ -226,7 +221,7 @@ def requirement_rows(needs: Sequence[RequirementFact], colours: Colours, chosen:
         Row(
             f"need-{need.job_id}",
             (
-                Cell(need.job_id, link=chosen.link("job", job=need.job_id), colour=colours.of_job(need.job_id)),
+                _job_cell(need.job_id, colours, chosen),
                 Cell(need.needs),
                 Cell(". ".join(f"{text[:1].upper()}{text[1:]}" for text in need.why) + "."),
             ),
@@ -281,9 +276,7 @@ def node_rows(history: History, colours: Colours, chosen: Selection) -> tuple[Ro
                 colour=colours.of_job(job_id),
                 hint="members of a fleet, on GPUs of their own" if len(jobs) > 1 else "",
             ),
-            Cell(duration(history.now - node.idle_since), number=True),
-            Cell(duration(remaining_stay(history, name)), number=True),
-            Cell(until, number=True),
+            *number_cells(duration(history.now - node.idle_since), duration(remaining_stay(history, name)), until),
             Cell(node.pool or "–"),
             Cell(node.gpus or "–"),
             Cell("placeholder" if node.held else "–"),

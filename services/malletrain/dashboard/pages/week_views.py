@@ -65,20 +65,14 @@ def form_of(what_if: WhatIf) -> Form:
     """The form with these settings."""
     values = what_if.arguments()
     fields = (
-        Field(
-            "days", "Length of the past", values["days"], _options((text, f"{days:g}") for text, days in DAYS.items())
-        ),
+        Field("days", "Length of the past", values["days"], tuple((text, f"{days:g}") for text, days in DAYS.items())),
         Field("forward", "T_fwd in seconds", values["forward"], (), f"{MIN_FORWARD_S:g}", f"{MAX_FORWARD_S:g}", "any"),
-        Field("horizon", "T_fwd is", values["horizon"], _options(FORWARD_POLICIES.items())),
+        Field("horizon", "T_fwd is", values["horizon"], tuple(FORWARD_POLICIES.items())),
         Field("places", "Jobs at once", values["places"], (), "1", str(MAX_PLACES)),
-        Field("policy", "Who decides", values["policy"], _options(POLICIES.items())),
+        Field("policy", "Who decides", values["policy"], tuple(POLICIES.items())),
     )
     hidden = (("past", values["past"]),) if what_if.past else ()
     return Form(fields, hidden, at_minute(what_if.past) if what_if.past else "an earlier moment")
-
-
-def _options(entries: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    return tuple(entries)
 
 
 def at_minute(unix_seconds: float) -> str:
@@ -133,13 +127,9 @@ def outcome_rows(
 
 def _cells(outcome: PastOutcome, really: PastOutcome) -> tuple[Cell, ...]:
     gain = "–" if outcome is really else _gain(outcome.samples, really.samples)
-    return (
-        Cell(markup.percent(outcome.efficiency), number=True),
-        Cell(markup.number(outcome.samples), number=True),
-        Cell(gain, number=True),
-        Cell(markup.number(outcome.rescales), number=True),
-        Cell(markup.number(outcome.preemptions), number=True),
-        Cell(markup.percent(outcome.bound), number=True),
+    counts = (markup.number(outcome.rescales), markup.number(outcome.preemptions))
+    return markup.number_cells(
+        markup.percent(outcome.efficiency), markup.number(outcome.samples), gain, *counts, markup.percent(outcome.bound)
     )
 
 
@@ -155,9 +145,9 @@ def compared_rows(comparison: WhatIfComparison | None, user: str, role: str, sel
         cells = (
             Cell(job.job_id, link=selection.link("job", job=job.job_id)),
             Cell(job.name if named else "–"),
-            Cell(markup.number(job.really), number=True),
-            Cell(markup.number(job.replayed), number=True),
-            Cell(_gain(job.replayed, job.really), number=True),
+            *markup.number_cells(
+                markup.number(job.really), markup.number(job.replayed), _gain(job.replayed, job.really)
+            ),
         )
         rows.append(Row(f"job-{job.job_id}", cells))
     return tuple(rows)

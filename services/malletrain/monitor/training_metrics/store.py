@@ -62,6 +62,9 @@ def _point_columns(primary: bool = False) -> list[Column[Any]]:
     ]
 
 
+_POINT_FIELDS = {column.name: {"count": "values"}.get(column.name, column.name) for column in _point_columns()}
+"""Field of a point by the column that it is stored in."""
+
 _JOBS = Table(
     "monitor_metric_jobs",
     METADATA,
@@ -318,24 +321,8 @@ def _end_row(job_id: str, name: str, end: HistoryEnd) -> dict[str, Any]:
 
 
 def _row(point: HistoryPoint) -> dict[str, Any]:
-    return {
-        "first": point.first,
-        "count": point.values,
-        "step": point.step,
-        "unix_seconds": point.unix_seconds,
-        "value": point.value,
-        "least": point.least,
-        "most": point.most,
-    }
+    return {column: getattr(point, name) for column, name in _POINT_FIELDS.items()}
 
 
 def _point(row: RowMapping) -> HistoryPoint:
-    return HistoryPoint(
-        row["first"],
-        row["count"],
-        row["step"],
-        row["unix_seconds"],
-        row["value"],
-        row["least"],
-        row["most"],
-    )
+    return HistoryPoint(**{name: row[column] for column, name in _POINT_FIELDS.items()})
