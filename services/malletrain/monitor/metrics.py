@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from malletrain.monitor.machine.stalls import MeasuredRescale
-from malletrain.runtime.metrics.rows import COUNTER, HISTOGRAM, JobRow, limited
-from malletrain.runtime.metrics.service_metrics import ServiceMetrics
+from malletrain.runtime.metrics.rows import JobRow, limited
+from malletrain.runtime.metrics.service_metrics import COUNTER, HISTOGRAM, ServiceMetrics
 
 _STALL_BUCKETS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 _STORE_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)

@@ -12,8 +12,7 @@ from malletrain.profiler.machine.curve_estimator import JobProfile
 from malletrain.profiler.machine.points import CurveSource
 from malletrain.profiler.machine.profile_scheduler import ProfilingState
 from malletrain.profiler.machine.runs import ProfileRunState
-from malletrain.runtime.metrics.rows import COUNTER
-from malletrain.runtime.metrics.service_metrics import ServiceMetrics
+from malletrain.runtime.metrics.service_metrics import COUNTER, ServiceMetrics
 
 
 @dataclass(frozen=True)

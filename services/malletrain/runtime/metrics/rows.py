@@ -1,14 +1,10 @@
-"""Metrics that are not registered yet, and rows about single jobs, of which there may not be too many. Pure."""
+"""Rows of metrics about single jobs, of which there may not be too many. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from prometheus_client import Counter, Histogram
-
-COUNTER, HISTOGRAM = partial(Counter, registry=None), partial(Histogram, registry=None)
 OTHER = "other"
 """Stands for the identifier of a job, with the sum of all that have no row of their own."""
 

@@ -12,11 +12,12 @@ import socketserver
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
 import structlog
-from prometheus_client import CollectorRegistry, MetricsHandler, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Histogram, MetricsHandler, disable_created_metrics
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
@@ -116,6 +117,8 @@ def _cut(request: socket.socket) -> None:
 _ANSWER_SECONDS = 5.0
 
 SnapshotT = TypeVar("SnapshotT")
+COUNTER, HISTOGRAM = partial(Counter, registry=None), partial(Histogram, registry=None)
+"""Metrics that `ServiceMetrics.add` registers."""
 
 
 class ServiceMetrics:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from malletrain.runtime.metrics.rows import COUNTER, HISTOGRAM
-from malletrain.runtime.metrics.service_metrics import ServiceMetrics
+from malletrain.runtime.metrics.service_metrics import COUNTER, HISTOGRAM, ServiceMetrics
 from malletrain.scavenger.machine.idle_set import IdleEvent
 from malletrain.scavenger.sources.base import PlaceholderStatus, QueryStatus, SourceStatus
 
