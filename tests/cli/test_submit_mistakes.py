@@ -8,8 +8,7 @@ import pytest
 import typer
 from google.protobuf.descriptor import Descriptor
 
-from malletrain.cli.jobs.submit import submit
-from malletrain.cli.jobs.submit_mistakes import in_options, option_of
+from malletrain.cli.jobs.submit import in_options, option_of, submit
 from malletrain.v1 import resources_pb2
 
 _GROUPS = ("needs", "limits", "dependencies")

@@ -13,7 +13,7 @@ import pytest
 
 import malletrain
 from malletrain import LocalCluster
-from malletrain.cli.jobs.submit_mistakes import notes_on_script, script_of
+from malletrain.cli.jobs.submit import notes_on_script, script_of
 from malletrain.cli.shared.settings import load
 from tools.docs.mistakes import Mistake, page, read_mistakes
 

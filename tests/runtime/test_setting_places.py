@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malletrain.cli.shared.settings import AllSettings
-from malletrain.runtime.setting_places import line_of, nearest_key, variable_of
+from malletrain.runtime.settings_file import line_of, nearest_key, variable_of
 
 FILE = """\
 state_dir = "/var/lib/malletrain"

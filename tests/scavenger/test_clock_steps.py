@@ -23,7 +23,7 @@ from malletrain.scavenger.service import create
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.mixed import MixedSource
 from malletrain.scavenger.sources.schedulers.idle_ages import IdleAges
-from malletrain.scavenger.sources.static import StaticSource
+from malletrain.scavenger.sources.trace import StaticSource
 from malletrain.v1 import scavenger_pb2
 from tests.support.access import CREDENTIAL
 from tests.support.channels import knowing_stand_ins

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from malletrain.scavenger.idle_events import IdleEvents
 from malletrain.scavenger.machine.observations import Observation
-from malletrain.scavenger.sources.static import StaticSource
+from malletrain.scavenger.sources.trace import StaticSource
 from malletrain.scavenger.state_file import ScavengerStateFile
 from malletrain.scavenger.telemetry.event_spans import EventSpans
 from malletrain.scavenger.telemetry.metrics import ScavengerMetrics

@@ -15,8 +15,7 @@ from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import NodeSource
 from malletrain.scavenger.sources.build import build_source, past_lengths
-from malletrain.scavenger.sources.static import StaticSource
-from malletrain.scavenger.sources.trace import TraceSource
+from malletrain.scavenger.sources.trace import StaticSource, TraceSource
 from malletrain.scavenger.state_file import STATE_FILE, ScavengerStateFile
 from malletrain.scavenger.trace_files import write_trace
 from tests.scavenger.traces import traces

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from malletrain.common.environment import PREFIX
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.peer import Authorities, Peer
-from malletrain.runtime.setting_places import place_in_words
 from malletrain.runtime.settings_file import (
     AUTHORITY_FILE,
     DEFAULT_ADDRESSES,
     default_state_folder,
+    place_in_words,
     settings_file,
 )
 

@@ -68,7 +68,7 @@ _VERBS = {
     "shadow": "malletrain.cli.simulate.shadow",
     "token": "malletrain.cli.operate.token",
     "backup": "malletrain.cli.operate.backup",
-    "restore": "malletrain.cli.operate.restore",
+    "restore": "malletrain.cli.operate.backup",
     "demo": "malletrain.cli.demo.command",
 }
 """In which module the function of each verb is that has the verb's name."""

@@ -18,12 +18,13 @@ from malletrain.runtime.database.address import DatabaseAddress, check_database_
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.limits import ServerLimits
 from malletrain.runtime.peer import Authorities, Peer
-from malletrain.runtime.setting_places import nearest_key, place_in_words
 from malletrain.runtime.settings_file import (
     AUTHORITY_FILE,
     DEFAULT_ADDRESSES,
     SERVICES,
     default_state_folder,
+    nearest_key,
+    place_in_words,
     settings_file,
 )
 from malletrain.runtime.tracing.settings import TracingSettings

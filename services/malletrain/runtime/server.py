@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection
 
 from malletrain.common.addresses import is_loopback
 from malletrain.common.tasks import lasting, start_task
-from malletrain.runtime.access.peers import PeerInterceptor
+from malletrain.runtime.access.interceptor import PeerInterceptor
 from malletrain.runtime.admission.connection_limiter import ConnectionLimiter
 from malletrain.runtime.admission.interceptor import AdmissionInterceptor
 from malletrain.runtime.admission.peers import PeerNames

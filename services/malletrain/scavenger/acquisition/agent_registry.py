@@ -20,8 +20,8 @@ from typing_extensions import override
 from malletrain.common.tasks import lasting, start_task
 from malletrain.runtime.access.audit import audit
 from malletrain.runtime.access.identity import PermissionDeniedError
+from malletrain.runtime.access.interceptor import PeerInterceptor
 from malletrain.runtime.access.issuing import half_time
-from malletrain.runtime.access.peers import PeerInterceptor
 from malletrain.runtime.admission.connection_limiter import ConnectionLimiter
 from malletrain.runtime.admission.machines import MachineCalls
 from malletrain.runtime.admission.peers import PeerNames

@@ -19,8 +19,7 @@ from malletrain.scavenger.sources.base import NodeSource
 from malletrain.scavenger.sources.mixed import MixedSource
 from malletrain.scavenger.sources.placed import PlacedSource, paths_of
 from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
-from malletrain.scavenger.sources.static import StaticSource
-from malletrain.scavenger.sources.trace import TraceSource
+from malletrain.scavenger.sources.trace import StaticSource, TraceSource
 from malletrain.scavenger.state_file import TRACE_ORIGIN, ScavengerStateFile
 from malletrain.scavenger.telemetry.metrics import ReclaimTimer, ignore_time
 from malletrain.scavenger.trace_files import read_trace
