@@ -181,7 +181,7 @@ def test_a_folder_that_can_not_be_replayed_is_refused(
         assert done.stdout == ""
 
 
-SPAN = "--since: expected a span of time such as 90m, 24h or 7d"
+SPAN = "--since: expected a time above 0 such as 90s, 30m, 24h or 7d"
 NO_FOLDER = "--journal: expected a state folder that services have used, got 'nowhere'"
 
 

@@ -10,7 +10,8 @@ import structlog
 from typer.testing import CliRunner
 
 from malletrain.cli.main import application
-from malletrain.cli.simulate.shadow import parse_duration, watching_only
+from malletrain.cli.shared.output import parse_duration
+from malletrain.cli.simulate.shadow import watching_only
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.trace_files import read_trace

@@ -177,17 +177,7 @@ class Connection:
         return self._stubs
 
     def submit(self, command: Sequence[str], **options: Unpack[JobOptions]) -> Job:
-        """Submit an elastic training.
-
-        Args:
-            command: Program and arguments, e.g. `["python", "train.py"]`.
-            **options: As `JobOptions`.
-
-        Raises:
-            InvalidInputError: an argument is not as expected: `error.field` names it.
-            LimitExceededError: the caller has as many jobs as it may have.
-            UnavailableError: JobManager does not answer.
-        """
+        """Submit an elastic training; see `malletrain.submit`."""
         return self.submit_specs([spec_of(command, options)])[0]
 
     def submit_array(
@@ -241,16 +231,7 @@ class Connection:
         return Job(self, self.call(self.stubs.job_manager.GetJob, request).job)
 
     def jobs(self, state: str | Iterable[str] = (), owner: str = "", mine: bool = False) -> JobList:
-        """Jobs, oldest first.
-
-        Args:
-            state: Only jobs in this state, or in one of these, e.g. `running`; by default in all.
-            owner: Only jobs of this user.
-            mine: Only jobs of the caller.
-
-        Raises:
-            InvalidInputError: there is no such state, or both `owner` and `mine` are given.
-        """
+        """Jobs, oldest first; see `malletrain.jobs`."""
         if mine and owner:
             raise InvalidInputError("mine", "no owner beside it", owner)
         names = [state] if isinstance(state, str) and state else state or ()

@@ -94,40 +94,18 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 class JobRequest:
     """A job as its submitter asks for it: `malletrain submit`, and `malletrain.submit` in Python.
 
+    Most attributes are the options that `malletrain.api.options.JobOptions` describes, with their units and defaults.
+
     Attributes:
         command: Program and arguments.
-        name: Name for people; empty: the script's.
-        min_nodes: Smallest scale in nodes.
         max_nodes: Largest scale in nodes; None: 8, and 1 for the backend `command`.
         permitted: Permitted scales in nodes; empty: all within these bounds.
         slots: Worker processes per node; 0: one for each GPU, or 1.
-        nodes_per_replica: Nodes that one copy of the model is divided among: its scale is whole replicas. 0 or 1: each
-            node has whole copies.
+        nodes_per_replica: Nodes that one copy of the model is divided among. 0 or 1: each node has whole copies.
         curve: Numbers of nodes, each with samples per second; empty: it is measured.
-        scale_up: Stall of a growth in seconds; None: it is measured.
-        scale_down: Stall of a shrink in seconds; None: it is measured.
-        backend: `horovod`, `torchrun` or `command`; empty: what the script shows.
-        weight: Priority weight.
-        value: What its speed is worth: `linear`, `diminishing=0.5`, `points=1:1,4:3`, `deadline=24h` or `goodput`.
-        target_samples: Samples after which it is complete; 0: no target.
+        scale_up, scale_down: Stall of a growth and of a shrink in seconds; None: it is measured.
         max_restarts: Restarts after failures before it is FAILED; None: JobManager's default.
-        profile: `auto`, `always` or `never`: whether its scaling curve is measured on purpose; empty: the default.
-        family: Jobs of one family share scaling curve and rescale costs.
-        project: Project that its usage is accounted to.
-        gpu: Kind of GPU that each of its nodes must have, e.g. `a100`.
-        gpu_memory: Least memory of each GPU, e.g. `40G`.
-        gpus: Least number of GPUs of each node.
-        cores: Least number of cores of each node.
-        memory: Least memory of each node, e.g. `256G`.
-        constraint: Features that each of its nodes must have, e.g. `ib&big`.
-        pool: Pool or partition that its nodes must be of.
         exclude: Names of nodes that it must not have.
-        topology: `prefer`: nodes near each other; `require` or `require=2`: of one group; `require-replica` or
-            `require-replica=2`: those of each replica of one group; `none`: any.
-        burst_buffer: Burst buffer that it holds until its end, e.g. `2TB`; empty: none.
-        cold: Whether each worker is started as a new interpreter.
-        env: Variables of the workers.
-        workdir: Folder that the workers start in; None: the present one.
         start_limit, step_limit, evaluation_limit, save_limit: Longest start, step, evaluation and save, in seconds; 0:
             the defaults.
         after, after_ok: Identifiers or names of jobs that are to have ended, or to have completed, before it starts.

@@ -7,6 +7,8 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,33 +38,25 @@ def renewing_blocking_channel(path: Path, connect: Callable[[], grpc.Channel]) -
     return cast("grpc.Channel", _BlockingChannel(path, connect))
 
 
+@dataclass(eq=False)
 class _Connection:
     """A channel with credentials of one version of the file, and how many calls use it."""
 
-    def __init__(self, channel: Any, stamp: object) -> None:
-        self.channel = channel
-        self.stamp = stamp
-        self.calls = 0
+    channel: Any
+    stamp: object
+    calls: int = 0
 
 
 class ChannelMethods(ABC):
     """What makes the methods of a channel, for channels around another one: what stubs ask a channel for."""
 
-    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
-        """A method with one request and one response."""
-        return self._method("unary_unary", arguments, options)
+    def _made(self, kind: str, *arguments: Any, **options: Any) -> Any:
+        return self._method(kind, arguments, options)
 
-    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
-        """A method with one request and a stream of responses."""
-        return self._method("unary_stream", arguments, options)
-
-    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
-        """A method with a stream of requests and one response."""
-        return self._method("stream_unary", arguments, options)
-
-    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
-        """A method with streams of both."""
-        return self._method("stream_stream", arguments, options)
+    unary_unary = partialmethod(_made, "unary_unary")
+    unary_stream = partialmethod(_made, "unary_stream")
+    stream_unary = partialmethod(_made, "stream_unary")
+    stream_stream = partialmethod(_made, "stream_stream")
 
     @abstractmethod
     def _method(self, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""`malletrain submit`: hand in one job, or several from a file. Of usual mistakes in its arguments it says what is meant."""
+"""`malletrain submit`: hand in one job, or several from a file; and what is said of usual mistakes in its arguments."""
 
 from __future__ import annotations
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import re
-
+from malletrain.cli.shared.output import parse_duration
 from malletrain.cli.shared.settings import AllSettings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.journal.record import Journal
@@ -32,21 +30,7 @@ def options_in_force(settings: AllSettings) -> ReplayOptions:
     )
 
 
-_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 _MIN_S = 1.0
-
-
-def parse_span(option: str, text: str) -> float:
-    """Seconds of a span of time such as 90m, 24h or 7d.
-
-    Raises:
-        InvalidInputError: it is none.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", text.strip())
-    seconds = float(match[1]) * _UNITS[match[2]] if match else math.nan
-    if not (math.isfinite(seconds) and seconds >= _MIN_S):
-        raise InvalidInputError(option, "a span of time such as 90m, 24h or 7d", text)
-    return seconds
 
 
 def span_of(journal: Journal, since: str | None) -> tuple[float, float, list[str]]:
@@ -63,7 +47,7 @@ def span_of(journal: Journal, since: str | None) -> tuple[float, float, list[str
         raise InvalidInputError("--journal", "a journal of at least a second", f"{end - first:.1f} s")
     if since is None:
         return first, end, []
-    begin = end - parse_span("--since", since)
+    begin = end - max(_MIN_S, parse_duration(since, "--since"))
     if begin < first:
         hours = (end - first) / 3600
         return first, end, [f"The idle set is known for the last {hours:.2f} h only, and not for {since}."]

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from malletrain.cli.shared.output import JsonOption, print_json, to_dict
+from malletrain.cli.shared.output import JsonOption, parse_duration, print_json, to_dict
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
-from malletrain.cli.simulate.shadow import parse_duration
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import access_pb2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
@@ -17,6 +18,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from malletrain.cli.shared.layout import Column, ListingCell, first_line, fit, join_cells, lines_of, tab_separated
 from malletrain.cli.shared.terminal import has_terminal, terminal_width, visible, write_styled
+from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import resources_pb2
 
@@ -210,3 +212,19 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}h {minutes:02d}m"
     return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(text: str, option: str) -> float:
+    """Seconds in a text such as `90s`, `30m`, `24h`, `7d`.
+
+    Raises:
+        InvalidInputError: the text has another form; names the option.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InvalidInputError(option, "a time above 0 such as 90s, 30m, 24h or 7d", text)
+    return seconds

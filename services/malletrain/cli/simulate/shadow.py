@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import re
 import signal
 import tempfile
 import time
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from malletrain.cli.shared.configured import ConfigOption
-from malletrain.cli.shared.output import JsonOption, duration, print_json
+from malletrain.cli.shared.output import JsonOption, duration, parse_duration, print_json
 from malletrain.cli.shared.settings import load
 from malletrain.cli.simulate.replay import JobsOption, ScalingOption
 from malletrain.cli.simulate.replay_input import input_of, jobs_of
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from malletrain.simulator.replay.records import Metrics
 
 _DEFAULT_OUT = Path("shadow.csv.gz")
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class ShadowSource(StrEnum):
@@ -103,19 +100,6 @@ def shadow(
         typer.echo(f"wrote {out}; replayed with {workload.title}. More: malletrain replay --trace {out}")
         for path in written:
             typer.echo(f"wrote {path}")
-
-
-def parse_duration(text: str, option: str) -> float:
-    """Seconds in a text such as `90s`, `30m`, `24h`, `7d`.
-
-    Raises:
-        InvalidInputError: the text has another form; names the option.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
-    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise InvalidInputError(option, "a time above 0 such as 90s, 30m, 24h or 7d", text)
-    return seconds
 
 
 def watching_only(section: ScavengerSettings, source: str) -> ScavengerSettings:
