@@ -74,24 +74,13 @@ _VERBS = {
 """In which module the function of each verb is that has the verb's name."""
 _CALLING = frozenset(
     (
-        "submit",
-        "search",
-        "jobs",
-        "job",
-        "logs",
-        "metrics",
-        "cancel",
-        "set",
-        "usage",
         "nodes",
         "top",
         "drain",
         "resume",
         "plan",
-        "explain",
-        "profile",
-        "curve",
         "token",
+        *(name for name, module in _VERBS.items() if ".jobs." in module),
     )
 )
 """Verbs that call services, and so have the option --config."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from malletrain.monitor.machine.options import MonitorOptions
 from malletrain.monitor.stragglers.slow_nodes import StragglerOptions
+from malletrain.runtime.section import Section
 
 
-class MonitorSettings(BaseModel):
+class MonitorSettings(Section):
     """How Monitor stores, publishes and measures."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     store_seconds: float = Field(
         default=0.25, gt=0, le=10, description="Time between two writes; records are acknowledged after theirs."

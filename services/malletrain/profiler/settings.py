@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from malletrain.profiler.machine.options import ProfilerOptions, ProfilingMode
 from malletrain.profiler.machine.profile_scheduler import ProfilingParameters
 from malletrain.profiler.machine.scale_selection import ScaleStrategy
+from malletrain.runtime.section import Section
 
 
-class ProfilerSettings(BaseModel):
+class ProfilerSettings(Section):
     """What is assumed of unknown jobs, how profiles are taken, and when watchers are told of changes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     prior_rate: float = Field(
         default=1.0, gt=0, description="Samples per second of an unknown job on 1 node while no other job is known."

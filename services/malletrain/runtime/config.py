@@ -18,6 +18,7 @@ from malletrain.runtime.database.address import DatabaseAddress, check_database_
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.limits import ServerLimits
 from malletrain.runtime.peer import Authorities, Peer
+from malletrain.runtime.section import Section
 from malletrain.runtime.settings_file import (
     AUTHORITY_FILE,
     DEFAULT_ADDRESSES,
@@ -30,10 +31,8 @@ from malletrain.runtime.settings_file import (
 from malletrain.runtime.tracing.settings import TracingSettings
 
 
-class TlsSettings(BaseModel):
+class TlsSettings(Section):
     """Certificates of services that do not listen on loopback."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     certificate_file: Path | None = Field(
         default=None,
@@ -76,10 +75,8 @@ _SERVICES = ("scavenger", "allocator", "job_manager", "monitor", "profiler")
 _WHERE = "serves metrics over HTTP, as HOST:PORT; empty: nowhere."
 
 
-class MetricsSettings(BaseModel):
+class MetricsSettings(Section):
     """Where each service serves metrics for Prometheus."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     scavenger: str = Field(default="", description=f"Address at which the Scavenger {_WHERE}")
     allocator: str = Field(default="", description=f"Address at which the Allocator {_WHERE}")

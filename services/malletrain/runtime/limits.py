@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import resource
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from malletrain.runtime.section import Section
 
 _MANY_FILES = 65_536
 _MAX_REPORT_BYTES = 1024 * 1024
 
 
-class ServerLimits(BaseModel):
+class ServerLimits(Section):
     """Limits of each service's server: section `[limits]`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_request_bytes: int = Field(
         default=16 * 1024 * 1024, ge=64 * 1024, le=1024**3, description="Largest request message, in bytes."

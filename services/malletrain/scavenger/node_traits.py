@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from malletrain.model.node_needs import MAX_AMOUNTS
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.section import Section
 from malletrain.scavenger.machine.observations import NodeFacts, gpu_memory_of
 
 
-class NodeTraitsEntry(BaseModel):
+class NodeTraitsEntry(Section):
     """A section `[scavenger.node_traits.NODES]`: what nodes of the static source are."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     pool: str = Field(default="", description="Pool of these nodes; empty: there is only one.")
     gpu_type: str = Field(default="", description="Kind of their GPUs, e.g. a100.")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from malletrain.model.node_needs import MAX_AMOUNTS
 from malletrain.model.topology import path_problem
 from malletrain.runtime.notices.settings import ReceiverSettings
+from malletrain.runtime.section import FiniteSection
 from malletrain.scavenger.node_traits import NodeTraitsEntry
 from malletrain.scavenger.notifications.notices import NodeNoticeKind
 from malletrain.scavenger.sources.schedulers.settings import NodeCheckSettings, PbsSettings, SlurmSettings
@@ -33,13 +34,11 @@ class NodeNotificationSettings(ReceiverSettings):
     )
 
 
-class ScavengerSettings(BaseModel):
+class ScavengerSettings(FiniteSection):
     """Section `[scavenger]`: where idle nodes come from, and when they count.
 
     Fields that end in `_seconds` are wall-clock seconds, those that end in `_s` are seconds of the trace.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     source: Literal["static", "trace", "slurm", "pbs", "slurm+pbs"] = Field(
         default="static",

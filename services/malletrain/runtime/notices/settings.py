@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from malletrain.runtime.section import FiniteSection
 
 
-class ReceiverSettings(BaseModel):
+class ReceiverSettings(FiniteSection):
     """Whom to send notices, and how often to try."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     webhook_file: Path | None = Field(
         default=None,

@@ -6,15 +6,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from malletrain.common.addresses import is_loopback
+from malletrain.runtime.section import Section
 
 
-class TracingSettings(BaseModel):
+class TracingSettings(Section):
     """Where the services send what they trace."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     endpoint: str = Field(
         default="",

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from malletrain.runtime.section import FiniteSection
 
 
-class NodeCheckSettings(BaseModel):
+class NodeCheckSettings(FiniteSection):
     """Section `[scavenger.node_check]`: what a node must have before its first worker starts.
 
     Agents check that when they start, on nodes that are held. What can't be found out is nothing against a node.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     enabled: bool = Field(default=True, description="Whether nodes are checked.")
     seconds: float = Field(
@@ -81,13 +81,11 @@ class NodeCheckSettings(BaseModel):
         return self
 
 
-class HoldSettings(BaseModel):
+class HoldSettings(FiniteSection):
     """Sections `[scavenger.slurm.hold]` and `[scavenger.pbs.hold]`: how idle nodes are held.
 
     Placeholders hold nodes: one-node jobs of low priority, which the scheduler ends when it wants a node back.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     queue: str = Field(
         default="", description="Preemptible partition or queue of the placeholders; empty: nodes are watched only."
@@ -213,10 +211,8 @@ class PbsHoldSettings(HoldSettings):
     )
 
 
-class GpuShareSettings(BaseModel):
+class GpuShareSettings(FiniteSection):
     """Sections `[scavenger.slurm.gpu_share]` and `[scavenger.pbs.gpu_share]`: what is taken with one GPU."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     cpus: int = Field(default=0, ge=0, le=4096, description="CPUs; 0: the node's CPUs divided by its GPUs.")
     memory_mib: int = Field(
@@ -227,10 +223,8 @@ class GpuShareSettings(BaseModel):
     )
 
 
-class SchedulerSettings(BaseModel):
+class SchedulerSettings(FiniteSection):
     """Settings of both schedulers. Patterns are `gpu*`, or node lists such as `n[001-032]`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     include: tuple[str, ...] = Field(default=(), description="Only nodes of these patterns; none: all.")
     exclude: tuple[str, ...] = Field(default=(), description="No nodes of these patterns.")
