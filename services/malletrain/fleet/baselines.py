@@ -34,16 +34,16 @@ def list_schedule(problem: FleetProblem, order: Sequence[int], actual: RateTable
         actual: Rates at which members really train; None: those of the problem.
     """
     table, preprocessing, total = actual or rate_table(problem), of_others(problem), problem.samples()
-    left = dict(enumerate(total))
+    remaining_samples = dict(enumerate(total))
     waiting = list(reversed(order))
     running: list[int] = []
-    ends, now = [0.0] * len(left), 0.0
+    ends, now = [0.0] * len(remaining_samples), 0.0
     while waiting or running:
         while waiting and len(running) < problem.gpus:
             running.append(waiting.pop())
         rates = {member: table.rate(member, 1) for member in running}
-        rates = preprocessing.paces(rates, {member: total[member] - left[member] for member in running})
-        seconds, done = train_to_next_end(left, rates, problem.samples_per_epoch)
+        rates = preprocessing.paces(rates, {member: total[member] - remaining_samples[member] for member in running})
+        seconds, done = train_to_next_end(remaining_samples, rates, problem.samples_per_epoch)
         now += seconds
         for member in done:
             ends[member] = now
@@ -62,11 +62,11 @@ def rounds(problem: FleetProblem, order: Sequence[int], actual: RateTable | None
         actual: Rates at which members really train; None: those of the problem.
     """
     table = actual or rate_table(problem)
-    left = dict(enumerate(problem.samples()))
-    ends, runs, now, waiting, unassigned = [0.0] * len(left), [], 0.0, 0.0, 0.0
+    remaining_samples = dict(enumerate(problem.samples()))
+    ends, runs, now, waiting, unassigned = [0.0] * len(remaining_samples), [], 0.0, 0.0, 0.0
     for first in range(0, len(order), problem.gpus):
         flotilla = Flotilla(tuple(order[first : first + problem.gpus]), (1,) * len(order[first : first + problem.gpus]))
-        seconds, done = train_flotilla(problem, table, flotilla, left, active_share=0.0)
+        seconds, done = train_flotilla(problem, table, flotilla, remaining_samples, active_share=0.0)
         assignment = assign_gpus(flotilla.gpus, problem.gpus_per_node)
         for member, after in done.items():
             ends[member] = now + after

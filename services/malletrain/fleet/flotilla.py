@@ -45,32 +45,32 @@ def create_flotilla(table: RateTable, candidates: Sequence[int], gpus: int, tole
         tolerance: How far from the reference a rate may be.
     """
     first = max(candidates, key=lambda member: (table.rate(member, 1), -member))
-    members, counts, left = [first], [1], gpus - 1
+    members, counts, remaining_gpus = [first], [1], gpus - 1
     chosen = {first}
     for _, count, member in _alike(table, candidates, first, gpus, tolerance):
-        if left == 0 or len(members) == len(candidates):
+        if remaining_gpus == 0 or len(members) == len(candidates):
             break
-        if member in chosen or count > left:
+        if member in chosen or count > remaining_gpus:
             continue
         chosen.add(member)
         members.append(member)
         counts.append(count)
-        left -= count
+        remaining_gpus -= count
     return top_up(table, Flotilla(tuple(members), tuple(counts)), gpus)
 
 
 def top_up(table: RateTable, flotilla: Flotilla, gpus: int) -> Flotilla:
     """Give the rest of so many GPUs, one by one, to the slowest member, until it may have no more."""
-    counts, left = list(flotilla.gpus), gpus - sum(flotilla.gpus)
+    counts, remaining_gpus = list(flotilla.gpus), gpus - sum(flotilla.gpus)
     slowest = [(rate, place) for place, rate in enumerate(flotilla.rates(table))]
     heapq.heapify(slowest)
-    while left > 0:
+    while remaining_gpus > 0:
         _, place = slowest[0]
         member = flotilla.members[place]
         if counts[place] == table.most(member, gpus):
             break
         counts[place] += 1
-        left -= 1
+        remaining_gpus -= 1
         heapq.heapreplace(slowest, (table.rate(member, counts[place]), place))
     return Flotilla(flotilla.members, tuple(counts))
 

@@ -90,17 +90,21 @@ def fleet_global_seconds(problem: FleetProblem, stall_s: float = 0.0) -> float:
 def _flotillas(problem: FleetProblem, actual: RateTable | None) -> Iterator[tuple[Flotilla, float, dict[int, float]]]:
     """The flotillas, for how long each trains, and after how many seconds of that its members are done."""
     table = rate_table(problem)
-    left = dict(enumerate(problem.samples()))
-    while left:
-        flotilla = create_flotilla(table, tuple(left), problem.gpus, problem.tolerance)
-        seconds, done = train_flotilla(problem, actual or table, flotilla, left, problem.active_share)
+    remaining_samples = dict(enumerate(problem.samples()))
+    while remaining_samples:
+        flotilla = create_flotilla(table, tuple(remaining_samples), problem.gpus, problem.tolerance)
+        seconds, done = train_flotilla(problem, actual or table, flotilla, remaining_samples, problem.active_share)
         for member in done:
-            del left[member]
+            del remaining_samples[member]
         yield flotilla, seconds, done
 
 
 def train_flotilla(
-    problem: FleetProblem, table: RateTable, flotilla: Flotilla, left: dict[int, float], active_share: float
+    problem: FleetProblem,
+    table: RateTable,
+    flotilla: Flotilla,
+    remaining_samples: dict[int, float],
+    active_share: float,
 ) -> tuple[float, dict[int, float]]:
     """Train a flotilla until its active members have less than a share of its GPUs.
 
@@ -110,7 +114,7 @@ def train_flotilla(
         problem: The ensemble.
         table: Rates at which members train.
         flotilla: Members and their GPUs.
-        left: Samples that each member still needs; reduced.
+        remaining_samples: Samples that each member still needs; reduced.
         active_share: The share.
 
     Returns:
@@ -122,8 +126,8 @@ def train_flotilla(
     preprocessing, total = of_flotillas(problem), problem.samples()
     now, done = 0.0, dict[int, float]()
     while rates and sum(held[member] for member in rates) >= stop_below:
-        speeds = preprocessing.paces(rates, {member: total[member] - left[member] for member in rates})
-        seconds, ended = train_to_next_end(left, speeds, problem.samples_per_epoch)
+        speeds = preprocessing.paces(rates, {member: total[member] - remaining_samples[member] for member in rates})
+        seconds, ended = train_to_next_end(remaining_samples, speeds, problem.samples_per_epoch)
         now += seconds
         for member in ended:
             done[member] = now
@@ -136,12 +140,15 @@ _NOTHING_LEFT = 1e-9
 
 
 def train_to_next_end(
-    left: dict[int, float], speeds: Mapping[int, float], samples_per_epoch: float, max_s: float = float("inf")
+    remaining_samples: dict[int, float],
+    speeds: Mapping[int, float],
+    samples_per_epoch: float,
+    max_s: float = float("inf"),
 ) -> tuple[float, list[int]]:
     """Train until the first member is done.
 
     Args:
-        left: Samples that each member still needs; those of members in `speeds` are reduced.
+        remaining_samples: Samples that each member still needs; those of members in `speeds` are reduced.
         speeds: Samples/s of the members that train; at least one above 0 unless `max_s` is finite.
         samples_per_epoch: Samples of an epoch.
         max_s: Stop after so many seconds at the latest.
@@ -149,8 +156,8 @@ def train_to_next_end(
     Returns:
         Seconds until then, and the members that are done, in the order of `speeds`.
     """
-    seconds = min((left[member] / speed for member, speed in speeds.items() if speed > 0), default=max_s)
+    seconds = min((remaining_samples[member] / speed for member, speed in speeds.items() if speed > 0), default=max_s)
     seconds = min(seconds, max_s)
     for member, speed in speeds.items():
-        left[member] -= speed * seconds
-    return seconds, [member for member in speeds if left[member] <= _NOTHING_LEFT * samples_per_epoch]
+        remaining_samples[member] -= speed * seconds
+    return seconds, [member for member in speeds if remaining_samples[member] <= _NOTHING_LEFT * samples_per_epoch]

@@ -50,27 +50,27 @@ def makespan(
     """
     table, rules = rate_table(problem), rules or Replanning()
     total, preprocessing = problem.samples(), of_others(problem)
-    left = dict(enumerate(total))
+    remaining_samples = dict(enumerate(total))
     every_s = _every_s(problem, rules)
     counts: dict[int, int] = {}
     stalled: dict[int, float] = {}
     ends, now = [0.0] * len(total), 0.0
-    while left:
-        work = {m: guess(m, total[m] - rest) if guess else rest for m, rest in left.items()}
+    while remaining_samples:
+        work = {m: guess(m, total[m] - rest) if guess else rest for m, rest in remaining_samples.items()}
         wanted = replanned(table, work, counts, problem.gpus, rules.stall_s)
         stalled |= {m: rules.stall_s for m, count in counts.items() if wanted[m] != count}
         counts = wanted
         until = now + every_s
-        while left and now < until:
+        while remaining_samples and now < until:
             able = {m: (actual or table).rate(m, count) for m, count in counts.items() if m not in stalled}
-            rates = preprocessing.paces(able, {m: total[m] - left[m] for m in able}) if able else {}
+            rates = preprocessing.paces(able, {m: total[m] - remaining_samples[m] for m in able}) if able else {}
             longest = min([until - now, *stalled.values()])
-            seconds, done = train_to_next_end(left, rates, problem.samples_per_epoch, longest)
+            seconds, done = train_to_next_end(remaining_samples, rates, problem.samples_per_epoch, longest)
             now += seconds
             stalled = {m: rest - seconds for m, rest in stalled.items() if rest > seconds}
             for member in done:
                 ends[member] = now
-                del left[member], counts[member]
+                del remaining_samples[member], counts[member]
             if done:
                 break
     return FleetRun(now, tuple(ends))

@@ -74,19 +74,19 @@ def _best_fit(counts: Sequence[int], nodes: Mapping[str, int], had: Sequence[fro
     free = dict(nodes)
     shares: Shares = [{} for _ in counts]
     for member in sorted(range(len(counts)), key=lambda place: -counts[place]):
-        left = counts[member]
+        remaining_gpus = counts[member]
         known = {node for node, _ in had[member]} if had else set()
-        while left:
-            wide = [name for name, room in free.items() if room >= left]
+        while remaining_gpus:
+            wide = [name for name, room in free.items() if room >= remaining_gpus]
             name = (
                 min(wide, key=lambda node: (node not in known, free[node]))
                 if wide
                 else max(free, key=lambda node: (free[node], node in known))
             )
-            count = min(left, free[name])
+            count = min(remaining_gpus, free[name])
             shares[member][name] = count
             free[name] -= count
-            left -= count
+            remaining_gpus -= count
     return shares
 
 
@@ -106,20 +106,20 @@ def relabelled(shares: Shares, nodes: Mapping[str, int], had: Sequence[frozenset
                 stays[name, other] = stays.get((name, other), 0) + min(count, number)
     places = {name: place for place, name in enumerate(nodes)}
     names: dict[str, str] = {}
-    taken: set[str] = set()
+    given_names: set[str] = set()
     pairs = sorted(
         (-count, places[name], name != other, name, other) for (name, other), count in stays.items() if other in nodes
     )
     for *_, name, other in pairs:
-        if nodes[name] == nodes[other] and name not in names and other not in taken:
+        if nodes[name] == nodes[other] and name not in names and other not in given_names:
             names[name] = other
-            taken.add(other)
+            given_names.add(other)
     others = sorted(nodes)
     for name, size in nodes.items():
         if name not in names:
-            free = (other for other in others if other not in taken and nodes[other] == size)
-            names[name] = name if name not in taken else next(free)
-            taken.add(names[name])
+            free = (other for other in others if other not in given_names and nodes[other] == size)
+            names[name] = name if name not in given_names else next(free)
+            given_names.add(names[name])
     return [{names[name]: count for name, count in own.items()} for own in shares]
 
 

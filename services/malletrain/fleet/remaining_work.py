@@ -21,17 +21,17 @@ def min_gpus(table: RateTable, work: Mapping[int, float], gpus: int) -> dict[int
         gpus: GPUs to divide.
     """
     counts = dict.fromkeys(work, 1)
-    left = gpus - len(work)
+    remaining_gpus = gpus - len(work)
     rows = {member: table.rows[member] for member in work}
     last = [(-samples / rows[member][0], place, member) for place, (member, samples) in enumerate(work.items())]
     heapq.heapify(last)
     while last:
         _, place, member = last[0]
         row, own = rows[member], counts[member]
-        count = _next_faster(row, own, min(own + left, gpus))
+        count = _next_faster(row, own, min(own + remaining_gpus, gpus))
         if not count:
             break
-        left -= count - own
+        remaining_gpus -= count - own
         counts[member] = count
         heapq.heapreplace(last, (-work[member] / row[count - 1], place, member))
     end = max((samples / rows[member][counts[member] - 1] for member, samples in work.items()), default=0.0)

@@ -8,10 +8,10 @@ from pydantic import Field
 
 from malletrain.monitor.machine.options import MonitorOptions
 from malletrain.monitor.stragglers.slow_nodes import StragglerOptions
-from malletrain.runtime.section import Section
+from malletrain.runtime.frozen_settings import FrozenSettings
 
 
-class MonitorSettings(Section):
+class MonitorSettings(FrozenSettings):
     """How Monitor stores, publishes and measures."""
 
     store_seconds: float = Field(

@@ -10,10 +10,10 @@ from pydantic import Field
 from malletrain.profiler.machine.options import ProfilerOptions, ProfilingMode
 from malletrain.profiler.machine.profile_scheduler import ProfilingParameters
 from malletrain.profiler.machine.scale_selection import ScaleStrategy
-from malletrain.runtime.section import Section
+from malletrain.runtime.frozen_settings import FrozenSettings
 
 
-class ProfilerSettings(Section):
+class ProfilerSettings(FrozenSettings):
     """What is assumed of unknown jobs, how profiles are taken, and when watchers are told of changes."""
 
     prior_rate: float = Field(

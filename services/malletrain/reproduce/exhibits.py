@@ -107,7 +107,7 @@ def write_report(
 def _write_report(
     exhibits: Sequence[Exhibit], options: ReplayOptions, sources: Sequence[str], folder: Path, template: str
 ) -> list[Path]:
-    written, shown = [folder / PAGE], []
+    written, page_exhibits = [folder / PAGE], []
     for exhibit in exhibits:
         table = folder / f"{exhibit.name}.csv"
         table.write_text(exhibit.csv(), encoding="utf-8")
@@ -119,8 +119,8 @@ def _write_report(
             drawing = None if exhibit.measured else as_markup(exhibit.figure)
         short = len(exhibit.rows) <= _MAX_ROWS and not exhibit.measured
         rows = tuple(tuple(cell_text(cell) for cell in row) for row in exhibit.rows) if short else ()
-        shown.append(PageExhibit(exhibit, drawing, rows))
-    page = render(template, shown=shown, options=options, sources=sources)
+        page_exhibits.append(PageExhibit(exhibit, drawing, rows))
+    page = render(template, shown=page_exhibits, options=options, sources=sources)
     write_atomically(folder / PAGE, page)
     return written
 

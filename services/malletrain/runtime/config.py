@@ -16,9 +16,9 @@ from malletrain.common.environment import PREFIX
 from malletrain.runtime.access.settings import AccessSettings
 from malletrain.runtime.database.address import DatabaseAddress, check_database_url
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.frozen_settings import FrozenSettings
 from malletrain.runtime.limits import ServerLimits
 from malletrain.runtime.peer import Authorities, Peer
-from malletrain.runtime.section import Section
 from malletrain.runtime.settings_file import (
     AUTHORITY_FILE,
     DEFAULT_ADDRESSES,
@@ -31,7 +31,7 @@ from malletrain.runtime.settings_file import (
 from malletrain.runtime.tracing.settings import TracingSettings
 
 
-class TlsSettings(Section):
+class TlsSettings(FrozenSettings):
     """Certificates of services that do not listen on loopback."""
 
     certificate_file: Path | None = Field(
@@ -75,7 +75,7 @@ _SERVICES = ("scavenger", "allocator", "job_manager", "monitor", "profiler")
 _WHERE = "serves metrics over HTTP, as HOST:PORT; empty: nowhere."
 
 
-class MetricsSettings(Section):
+class MetricsSettings(FrozenSettings):
     """Where each service serves metrics for Prometheus."""
 
     scavenger: str = Field(default="", description=f"Address at which the Scavenger {_WHERE}")

@@ -6,13 +6,13 @@ import resource
 
 from pydantic import Field
 
-from malletrain.runtime.section import Section
+from malletrain.runtime.frozen_settings import FrozenSettings
 
 _MANY_FILES = 65_536
 _MAX_REPORT_BYTES = 1024 * 1024
 
 
-class ServerLimits(Section):
+class ServerLimits(FrozenSettings):
     """Limits of each service's server: section `[limits]`."""
 
     max_request_bytes: int = Field(

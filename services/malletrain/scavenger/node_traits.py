@@ -8,11 +8,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from malletrain.model.node_needs import MAX_AMOUNTS
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.runtime.section import Section
+from malletrain.runtime.frozen_settings import FrozenSettings
 from malletrain.scavenger.machine.observations import NodeFacts, gpu_memory_of
 
 
-class NodeTraitsEntry(Section):
+class NodeTraitsEntry(FrozenSettings):
     """A section `[scavenger.node_traits.NODES]`: what nodes of the static source are."""
 
     pool: str = Field(default="", description="Pool of these nodes; empty: there is only one.")

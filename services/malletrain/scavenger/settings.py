@@ -9,8 +9,8 @@ from pydantic import Field, field_validator
 
 from malletrain.model.node_needs import MAX_AMOUNTS
 from malletrain.model.topology import path_problem
+from malletrain.runtime.frozen_settings import FiniteSettings
 from malletrain.runtime.notices.settings import ReceiverSettings
-from malletrain.runtime.section import FiniteSection
 from malletrain.scavenger.node_traits import NodeTraitsEntry
 from malletrain.scavenger.notifications.notices import NodeNoticeKind
 from malletrain.scavenger.sources.schedulers.settings import NodeCheckSettings, PbsSettings, SlurmSettings
@@ -34,7 +34,7 @@ class NodeNotificationSettings(ReceiverSettings):
     )
 
 
-class ScavengerSettings(FiniteSection):
+class ScavengerSettings(FiniteSettings):
     """Section `[scavenger]`: where idle nodes come from, and when they count.
 
     Fields that end in `_seconds` are wall-clock seconds, those that end in `_s` are seconds of the trace.

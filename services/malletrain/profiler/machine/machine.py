@@ -132,8 +132,8 @@ class ProfilerMachine:
 
     def _update_nodes(self, report: NodesReported) -> None:
         nodes = {} if report.snapshot or self.nodes is None else self.nodes
-        left = frozenset(report.left)
-        self.nodes = {name: pool for name, pool in nodes.items() if name not in left} | dict(report.joined)
+        left_nodes = frozenset(report.left)
+        self.nodes = {name: pool for name, pool in nodes.items() if name not in left_nodes} | dict(report.joined)
 
     def _note_news(self, now: Moment, *, at_once: bool = False) -> None:
         """Publish soon what comes after a pause, a new job at once, and all that comes soon after it together."""

@@ -349,8 +349,10 @@ def _measure(
 ) -> ProfileRun:
     """Stay at the scale until it is known precisely enough, then go on to a smaller one."""
     if job.nodes < run.nodes:
-        left = _largest(job.scales, job.nodes)
-        run = _approach(run, left, f"nodes were taken, goes on with {left}", pool.now, policy, parameters)
+        remaining_nodes = _largest(job.scales, job.nodes)
+        run = _approach(
+            run, remaining_nodes, f"nodes were taken, goes on with {remaining_nodes}", pool.now, policy, parameters
+        )
     if job.nodes > run.nodes or not job.steady:
         return run
     point = policy.measured_at(run.job_id, run.nodes)

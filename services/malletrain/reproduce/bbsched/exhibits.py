@@ -98,10 +98,10 @@ def _against_baseline(
     value: _Value,
     text: str,
     changes: Sequence[Callable[[Sequence[float], Sequence[float]], list[float]]],
-    shown: int,
+    drawn_column: int,
     theirs: Mapping[str, float] | None = None,
 ) -> Exhibit:
-    """A row for each workload and method; `titles` are those of table and figure, which shows column `shown`.
+    """A row for each workload and method; `titles` are those of table and figure, which shows column `drawn_column`.
 
     What the paper reports of BBSched by workload, `theirs`, is drawn beside it.
     """
@@ -120,7 +120,7 @@ def _against_baseline(
         ("workload", "method", heads[0], *(cell for head in heads[1:] for cell in (head, "± (95 %)"))),
         rounded(rows),
         text + _note(results) + _CAREFUL,
-        _bars(figure, rows, shown, theirs),
+        _bars(figure, rows, drawn_column, theirs),
     )
 
 

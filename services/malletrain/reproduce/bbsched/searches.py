@@ -29,16 +29,16 @@ from malletrain.simulator.report.axes import Axis
 from malletrain.simulator.report.plots import lines
 
 
-def generational_distance(found: Sequence[Objectives], true: Sequence[Objectives], machine: MachineResources) -> float:
+def generational_distance(points: Sequence[Objectives], true: Sequence[Objectives], machine: MachineResources) -> float:
     """Mean distance of the found points to the nearest true one, with objectives as shares of the machine.
 
     Raises:
         InvalidInputError: one of the sets is empty.
     """
-    if not found or not true:
-        raise InvalidInputError("found, true", "at least one point each", (len(found), len(true)))
+    if not points or not true:
+        raise InvalidInputError("points, true", "at least one point each", (len(points), len(true)))
     exact = [_shares(point, machine) for point in true]
-    return fmean(min(math.dist(_shares(point, machine), other) for other in exact) for point in found)
+    return fmean(min(math.dist(_shares(point, machine), other) for other in exact) for point in points)
 
 
 def _shares(point: Objectives, machine: MachineResources) -> tuple[float, float, float, float]:

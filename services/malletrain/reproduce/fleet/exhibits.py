@@ -151,14 +151,14 @@ def exact_rounds(problem: FleetProblem) -> float:
     table = rate_table(simple)
 
     @cache
-    def best(left: frozenset[int]) -> float:
-        if not left:
+    def best(remaining_members: frozenset[int]) -> float:
+        if not remaining_members:
             return 0.0
         # Flotillas do not depend on each other: the one with the first member may go first.
-        first, *others = sorted(left)
+        first, *others = sorted(remaining_members)
         return min(
-            _fastest(simple, table, (first, *more)) + best(left - {first, *more})
-            for size in range(min(len(left), simple.gpus))
+            _fastest(simple, table, (first, *more)) + best(remaining_members - {first, *more})
+            for size in range(min(len(remaining_members), simple.gpus))
             for more in combinations(others, size)
         )
 

@@ -96,11 +96,11 @@ def cabinet_of(node: str) -> str | None:
 def scatter_of(idle: Sequence[str], sizes: Counter[str]) -> Scatter:
     """Where nodes are."""
     counts = Counter(cabinet for node in idle if (cabinet := cabinet_of(node)) is not None)
-    fewest, left = 0, len(idle)
+    fewest, remaining_nodes = 0, len(idle)
     for size in sorted(sizes.values(), reverse=True):
-        if left <= 0:
+        if remaining_nodes <= 0:
             break
-        fewest, left = fewest + 1, left - size
+        fewest, remaining_nodes = fewest + 1, remaining_nodes - size
     return Scatter(len(idle), len(counts), fewest, sum(count == 1 for count in counts.values()))
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pydantic import Field
 
-from malletrain.runtime.section import FiniteSection
+from malletrain.runtime.frozen_settings import FiniteSettings
 
 
-class ReceiverSettings(FiniteSection):
+class ReceiverSettings(FiniteSettings):
     """Whom to send notices, and how often to try."""
 
     webhook_file: Path | None = Field(

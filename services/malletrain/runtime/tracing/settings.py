@@ -9,10 +9,10 @@ import pydantic
 from pydantic import Field
 
 from malletrain.common.addresses import is_loopback
-from malletrain.runtime.section import Section
+from malletrain.runtime.frozen_settings import FrozenSettings
 
 
-class TracingSettings(Section):
+class TracingSettings(FrozenSettings):
     """Where the services send what they trace."""
 
     endpoint: str = Field(

@@ -219,11 +219,11 @@ class _WindowSimulation(BatchSimulation):
                 window = queue[:size]
                 reserved = self._start_starved(window)
                 self._select(window, reserved, selection)
-                left = [job for job in window if self._waits(job)]
-                for job in left:
+                waiting_jobs = [job for job in window if self._waits(job)]
+                for job in waiting_jobs:
                     self._stays[job] += 1
-                queue = [*left, *queue[len(window) :]]
-                if left:
+                queue = [*waiting_jobs, *queue[len(window) :]]
+                if waiting_jobs:
                     break
         if reserved is None:
             started = 0

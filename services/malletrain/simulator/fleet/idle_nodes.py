@@ -80,7 +80,7 @@ class OneEach:
 
     def divide(self, moment: FleetMoment) -> Division:
         """Those that have a GPU keep it."""
-        waiting = {member: left for member, left in moment.work.items() if member not in moment.counts}
+        waiting = {member: work for member, work in moment.work.items() if member not in moment.counts}
         free = moment.gpus - len(moment.counts)
         return Division(dict.fromkeys((*moment.counts, *longest_first(waiting, self.table)[:free]), 1))
 
@@ -220,7 +220,7 @@ def train_on_idle_nodes(
 class _Simulation:
     def __init__(self, problem: FleetProblem, table: RateTable, divider: GpuDivider) -> None:
         self._problem, self._table, self._divider = problem, table, divider
-        self._left = dict(enumerate(problem.samples()))
+        self._remaining_samples = dict(enumerate(problem.samples()))
         self._free: dict[str, int] = {}
         self._held: dict[int, dict[str, int]] = {}
         self._stalled: dict[int, float] = {}
@@ -231,34 +231,35 @@ class _Simulation:
     def run(self, events: Sequence[NodeEvent], duration_s: float) -> IdleNodesRun:
         for event in (*events, NodeEvent(duration_s, (), ())):
             self._train_until(min(event.time_s, duration_s))
-            if not self._left or event.time_s >= duration_s:
+            if not self._remaining_samples or event.time_s >= duration_s:
                 break
             self._apply(event)
             self._divide()
         work = self._problem.samples()
         trained = sum(
-            (samples - self._left.get(member, 0.0)) / self._table.rate(member, 1) for member, samples in enumerate(work)
+            (samples - self._remaining_samples.get(member, 0.0)) / self._table.rate(member, 1)
+            for member, samples in enumerate(work)
         )
         return IdleNodesRun(
-            None if self._left else self._now,
-            len(work) - len(self._left),
+            None if self._remaining_samples else self._now,
+            len(work) - len(self._remaining_samples),
             trained / self._offered if self._offered else 0.0,
             self._preempted,
             self._rescaled,
         )
 
     def _train_until(self, end_s: float) -> None:
-        while self._left and self._now < end_s:
+        while self._remaining_samples and self._now < end_s:
             speeds = self._speeds()
             longest = min([end_s - self._now, self._divider.every_s, *self._stalled.values()])
-            seconds, done = train_to_next_end(self._left, speeds, self._problem.samples_per_epoch, longest)
+            seconds, done = train_to_next_end(self._remaining_samples, speeds, self._problem.samples_per_epoch, longest)
             self._offered += seconds * self._gpus()
             self._now += seconds
             self._stalled = {member: rest - seconds for member, rest in self._stalled.items() if rest > seconds}
             for member in done:
-                del self._left[member]
+                del self._remaining_samples[member]
                 self._release(member)
-            if self._left and (done or seconds == self._divider.every_s):
+            if self._remaining_samples and (done or seconds == self._divider.every_s):
                 self._divide()
 
     def _speeds(self) -> dict[int, float]:
@@ -275,7 +276,7 @@ class _Simulation:
             self._free.pop(node, None)
             for member in [member for member, own in self._held.items() if node in own]:
                 lost = speeds[member] * ((self._now - self._since[member]) % COMMIT_S)
-                self._left[member] += lost
+                self._remaining_samples[member] += lost
                 self._preempted += lost
                 # What is lost with one node is not lost with the next one once more.
                 self._since[member] = self._now
@@ -288,7 +289,7 @@ class _Simulation:
 
     def _divide(self) -> None:
         counts = {member: sum(own.values()) for member, own in self._held.items()}
-        division = self._divider.divide(FleetMoment(self._left, counts, self._gpus()))
+        division = self._divider.divide(FleetMoment(self._remaining_samples, counts, self._gpus()))
         for member in [member for member in self._held if member not in division.counts]:
             self._release(member)
         for member in sorted(division.counts, key=lambda m: division.counts[m] - counts.get(m, 0)):

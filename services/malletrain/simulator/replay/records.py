@@ -265,8 +265,8 @@ def node_seconds(trace: Trace, edges_s: ArrayLike) -> Values:
 def nodes_taken_back(events: Sequence[NodeEvent], edges_s: ArrayLike) -> Values:
     """Nodes that left the idle set between consecutive edges, shape (edges - 1,)."""
     times = [event.time_s for event in events]
-    left = [float(len(event.left)) for event in events]
-    return np.asarray(np.histogram(times, bins=np.asarray(edges_s), weights=left)[0], np.float64)
+    leaving_counts = [float(len(event.left)) for event in events]
+    return np.asarray(np.histogram(times, bins=np.asarray(edges_s), weights=leaving_counts)[0], np.float64)
 
 
 @dataclass(frozen=True)

@@ -101,9 +101,9 @@ class ReplayTraining:
 
     def lose(self, nodes: Iterable[str]) -> None:
         """Nodes leave, with the workers on them. JobManager hears of it right afterwards."""
-        left = frozenset(nodes)
+        lost_nodes = frozenset(nodes)
         for job_id, run in self.running.items():
-            if lost := left & run.nodes:
+            if lost := lost_nodes & run.nodes:
                 self._before_loss[job_id] = run.count
                 run.settle(self._queue.now)
                 run.preemptions += 1

@@ -72,22 +72,24 @@ class _Machine:
     def take_slots(self, slots: int, until_s: float) -> tuple[list[int], bool]:
         """Nodes for a run, and whether it got all that it needs."""
         slots_of_nodes: list[tuple[int, int]] = []
-        left = slots
-        while left >= self._slots and (node := self._pop(self._slots)) is not None:
+        remaining_slots = slots
+        while remaining_slots >= self._slots and (node := self._pop(self._slots)) is not None:
             slots_of_nodes.append((node, self._slots))
             self._change(node, -self._slots)
-            left -= self._slots
-        if 0 < left < self._slots:
+            remaining_slots -= self._slots
+        if 0 < remaining_slots < self._slots:
             fitting = (
-                fitting_node for free in range(left, self._slots + 1) if (fitting_node := self._pop(free)) is not None
+                fitting_node
+                for free in range(remaining_slots, self._slots + 1)
+                if (fitting_node := self._pop(free)) is not None
             )
             if (node := next(fitting, None)) is not None:
-                slots_of_nodes.append((node, left))
-                self._change(node, -left)
-                left = 0
+                slots_of_nodes.append((node, remaining_slots))
+                self._change(node, -remaining_slots)
+                remaining_slots = 0
         heapq.heappush(self._running, (until_s, self._count, tuple(slots_of_nodes)))
         self._count += 1
-        return [node for node, _ in slots_of_nodes], left == 0
+        return [node for node, _ in slots_of_nodes], remaining_slots == 0
 
     def _pop(self, free: int) -> int | None:
         """The lowest node with so many free slots."""

@@ -195,22 +195,22 @@ def _stays(
     stretch = stay_s / _LENGTH_MEAN_S
     owed = 0
     for time, joins, on_time in events:
-        left: list[int] = []
+        leaving_units: list[int] = []
         # A leave event without idle units is postponed until there is one.
         leaves = on_time or owed > 0
         # One unit stays unless it is the only one: the next leave event needs one, too.
-        while leaves and idle and (not left or (len(idle) > 1 and idle[0][0] <= time + early_s)):
+        while leaves and idle and (not leaving_units or (len(idle) > 1 and idle[0][0] <= time + early_s)):
             _, unit, begin = heapq.heappop(idle)
-            left.append(unit)
+            leaving_units.append(unit)
             if time > 0:
                 yield unit, max(begin, 0.0), time
-        owed += on_time - bool(left)
+        owed += on_time - bool(leaving_units)
         # Units that have just left can't join at the same instant.
         for _ in range(min(_geometric(mean_batch, rng), len(busy)) if joins else 0):
             position = rng.randrange(len(busy))
             busy[position], busy[-1] = busy[-1], busy[position]
             heapq.heappush(idle, (time + stretch * _length(rng), busy.pop(), time))
-        busy.extend(left)
+        busy.extend(leaving_units)
     yield from ((unit, max(begin, 0.0), duration_s) for _, unit, begin in idle)
 
 

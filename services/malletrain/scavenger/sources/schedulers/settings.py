@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from malletrain.runtime.section import FiniteSection
+from malletrain.runtime.frozen_settings import FiniteSettings
 
 
-class NodeCheckSettings(FiniteSection):
+class NodeCheckSettings(FiniteSettings):
     """Section `[scavenger.node_check]`: what a node must have before its first worker starts.
 
     Agents check that when they start, on nodes that are held. What can't be found out is nothing against a node.
@@ -81,7 +81,7 @@ class NodeCheckSettings(FiniteSection):
         return self
 
 
-class HoldSettings(FiniteSection):
+class HoldSettings(FiniteSettings):
     """Sections `[scavenger.slurm.hold]` and `[scavenger.pbs.hold]`: how idle nodes are held.
 
     Placeholders hold nodes: one-node jobs of low priority, which the scheduler ends when it wants a node back.
@@ -211,7 +211,7 @@ class PbsHoldSettings(HoldSettings):
     )
 
 
-class GpuShareSettings(FiniteSection):
+class GpuShareSettings(FiniteSettings):
     """Sections `[scavenger.slurm.gpu_share]` and `[scavenger.pbs.gpu_share]`: what is taken with one GPU."""
 
     cpus: int = Field(default=0, ge=0, le=4096, description="CPUs; 0: the node's CPUs divided by its GPUs.")
@@ -223,7 +223,7 @@ class GpuShareSettings(FiniteSection):
     )
 
 
-class SchedulerSettings(FiniteSection):
+class SchedulerSettings(FiniteSettings):
     """Settings of both schedulers. Patterns are `gpu*`, or node lists such as `n[001-032]`."""
 
     include: tuple[str, ...] = Field(default=(), description="Only nodes of these patterns; none: all.")
