@@ -33,6 +33,7 @@ from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.logs import configure_logging
 from malletrain.runtime.process import run_service
+from malletrain.runtime.server import ServiceHost
 from tests.support.access import checked, installation
 
 async def main():
@@ -40,7 +41,7 @@ async def main():
     settings = Settings(**given["settings"])
     section = JobManagerSettings(**given["section"])
     service = create(settings, section, SystemClock(), installation(settings))
-    await run_service(service, settings.addresses.job_manager, checked(), settings.limits)
+    await run_service(service, ServiceHost(settings.addresses.job_manager, checked(), settings.limits))
 
 configure_logging("job_manager")
 asyncio.run(main())

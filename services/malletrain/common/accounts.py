@@ -10,9 +10,10 @@ import ctypes
 import os
 import platform
 import pwd
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 _PR_GET_NO_NEW_PRIVS = 39
 _SETGROUPS = {"x86_64": 116, "aarch64": 159, "ppc64le": 81, "riscv64": 159}
@@ -50,11 +51,7 @@ def account_named(name: str) -> Account:
     Raises:
         AccountError: this machine knows none, or it is root's.
     """
-    try:
-        entry = pwd.getpwnam(name)
-    except (KeyError, ValueError):
-        raise AccountError(f"{name!r} has no account on this machine") from None
-    return _account(entry)
+    return _account(pwd.getpwnam, name, repr(name))
 
 
 def account_of(user_id: int) -> Account:
@@ -63,14 +60,14 @@ def account_of(user_id: int) -> Account:
     Raises:
         AccountError: this machine knows none, or it is root's.
     """
+    return _account(pwd.getpwuid, user_id, f"user id {user_id}")
+
+
+def _account(look_up: Callable[[Any], pwd.struct_passwd], key: object, called: str) -> Account:
     try:
-        entry = pwd.getpwuid(user_id)
-    except (KeyError, OverflowError):
-        raise AccountError(f"user id {user_id} has no account on this machine") from None
-    return _account(entry)
-
-
-def _account(entry: pwd.struct_passwd) -> Account:
+        entry = look_up(key)
+    except (KeyError, ValueError, OverflowError):
+        raise AccountError(f"{called} has no account on this machine") from None
     if entry.pw_uid == 0:
         raise AccountError(f"{entry.pw_name!r} is root, as which nothing of a job is run")
     groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))

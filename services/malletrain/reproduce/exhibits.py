@@ -98,30 +98,24 @@ def write_report(
     Raises:
         InvalidInputError: a file can't be written; the option is `--out`.
     """
+    written, page_exhibits = [folder / PAGE], []
     try:
-        return _write_report(exhibits, options, sources, folder, template)
+        for exhibit in exhibits:
+            table = folder / f"{exhibit.name}.csv"
+            table.write_text(exhibit.csv(), encoding="utf-8")
+            written.append(table)
+            drawing = None
+            if exhibit.figure is not None:
+                (folder / f"{exhibit.name}.png").write_bytes(exhibit.figure.png())
+                written.append(folder / f"{exhibit.name}.png")
+                drawing = None if exhibit.measured else as_markup(exhibit.figure)
+            short = len(exhibit.rows) <= _MAX_ROWS and not exhibit.measured
+            rows = tuple(tuple(cell_text(cell) for cell in row) for row in exhibit.rows) if short else ()
+            page_exhibits.append(PageExhibit(exhibit, drawing, rows))
+        page = render(template, shown=page_exhibits, options=options, sources=sources)
+        write_atomically(folder / PAGE, page)
     except OSError as error:
         raise InvalidInputError("--out", f"a folder that can be written ({error})", str(folder)) from error
-
-
-def _write_report(
-    exhibits: Sequence[Exhibit], options: ReplayOptions, sources: Sequence[str], folder: Path, template: str
-) -> list[Path]:
-    written, page_exhibits = [folder / PAGE], []
-    for exhibit in exhibits:
-        table = folder / f"{exhibit.name}.csv"
-        table.write_text(exhibit.csv(), encoding="utf-8")
-        written.append(table)
-        drawing = None
-        if exhibit.figure is not None:
-            (folder / f"{exhibit.name}.png").write_bytes(exhibit.figure.png())
-            written.append(folder / f"{exhibit.name}.png")
-            drawing = None if exhibit.measured else as_markup(exhibit.figure)
-        short = len(exhibit.rows) <= _MAX_ROWS and not exhibit.measured
-        rows = tuple(tuple(cell_text(cell) for cell in row) for row in exhibit.rows) if short else ()
-        page_exhibits.append(PageExhibit(exhibit, drawing, rows))
-    page = render(template, shown=page_exhibits, options=options, sources=sources)
-    write_atomically(folder / PAGE, page)
     return written
 
 

@@ -7,15 +7,11 @@ import signal
 import sys
 from typing import Protocol
 
-import grpc
-import grpc.aio
 import structlog
 
 from malletrain.common.tasks import lasting, start_task
-from malletrain.runtime.limits import ServerLimits, raise_file_limit
-from malletrain.runtime.metrics.service_metrics import ServiceMetrics
+from malletrain.runtime.limits import raise_file_limit
 from malletrain.runtime.server import ServiceHost
-from malletrain.runtime.tracing.spans import Tracer
 from malletrain.runtime.watchdog import LoopWatchdog, NoWatchdog, keep_telling
 
 GRACE_SECONDS = 2.0
@@ -39,28 +35,12 @@ class Service(Protocol):
         """End streams and close files, when the process ends in good order."""
 
 
-async def run_service(
-    service: Service,
-    address: str,
-    access: grpc.aio.ServerInterceptor,
-    limits: ServerLimits,
-    credentials: grpc.ServerCredentials | None = None,
-    metrics: ServiceMetrics | None = None,
-    tracer: Tracer | None = None,
-    *,
-    plain_reports: bool = False,
-    watchdog: LoopWatchdog | None = None,
-) -> None:
+async def run_service(service: Service, host: ServiceHost, watchdog: LoopWatchdog | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then drain.
 
     Args:
-        address: HOST:PORT on which it listens.
-        access: Checks who calls.
-        limits: What callers are granted.
-        credentials: Credentials for TLS; None: without, only on loopback and in tests.
-        metrics: What it tells Prometheus; None: nothing.
-        tracer: Makes its spans; None: there are none.
-        plain_reports: Whether trainers may report without TLS, too.
+        service: What is served.
+        host: Its server, which has not started.
         watchdog: Is told that the event loop goes on, from when the service serves; None: nobody is.
 
     Raises:
@@ -69,7 +49,6 @@ async def run_service(
     """
     log = structlog.get_logger(__name__)
     raise_file_limit()
-    host = ServiceHost(address, access, limits, credentials, metrics, tracer, plain_reports=plain_reports)
     service.register(host)
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -78,7 +57,7 @@ async def run_service(
     sys.setswitchinterval(_SWITCH_SECONDS)
     port = await host.start()
     host.metrics.open()
-    log.info("serving", address=f"{address.rpartition(':')[0]}:{port}")
+    log.info("serving", address=f"{host.address.rpartition(':')[0]}:{port}")
     background = asyncio.create_task(service.run(), name="background")
     waiting = asyncio.create_task(ending.wait(), name="signal")
     watchdog = watchdog or NoWatchdog()

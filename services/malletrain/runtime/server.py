@@ -65,6 +65,7 @@ class ServiceHost:
     """The gRPC server of a process.
 
     Attributes:
+        address: HOST:PORT at which it is to serve.
         metrics: What it tells Prometheus; services add their own.
         tracer: Makes its spans.
     """
@@ -99,7 +100,7 @@ class ServiceHost:
         limits = limits or ServerLimits()
         self._credentials = credentials
         self._both = TwoKindsOfConnections() if plain_reports and credentials is not None else None
-        self._address = address
+        self.address = address
         self.metrics = metrics or ServiceMetrics()
         counting = [CallInterceptor(self.metrics.registry)] if self.metrics.served else []
         self.tracer = tracer or NoTracer()
@@ -155,11 +156,11 @@ class ServiceHost:
             port = self._add_port()
             await self._server.start()
             if self._both is not None:
-                host, _, wanted = self._address.rpartition(":")
+                host, _, wanted = self.address.rpartition(":")
                 port = await self._both.listen(host.strip("[]"), int(wanted))
         except (RuntimeError, OSError) as error:
             raise UnavailableError(
-                f"can't listen on {self._address}: is another process there? End it, or set another address ({error})"
+                f"can't listen on {self.address}: is another process there? End it, or set another address ({error})"
             ) from error
         self._peers.port = port
         self._watching = start_task(lasting(self._limiter.run(), "connections"), "connections")
@@ -169,11 +170,11 @@ class ServiceHost:
 
     def _add_port(self) -> int:
         if self._credentials is None:
-            return self._server.add_insecure_port(self._address)
+            return self._server.add_insecure_port(self.address)
         if self._both is not None:
             self._server.add_insecure_port(f"unix:{self._both.plain}")
             return self._server.add_secure_port(f"unix:{self._both.with_tls}", self._credentials)
-        return self._server.add_secure_port(self._address, self._credentials)
+        return self._server.add_secure_port(self.address, self._credentials)
 
     async def drain(self) -> None:
         """Report NOT_SERVING to health checks."""

@@ -26,6 +26,7 @@ from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.logs import configure_logging, keep_refusals_apart, log_failure, refusal_file
 from malletrain.runtime.metrics.process import metrics_of_process
 from malletrain.runtime.process import Service, run_service
+from malletrain.runtime.server import ServiceHost
 from malletrain.runtime.stalls import short_collections, stalls_logged
 from malletrain.runtime.tracing.opening import open_tracer
 from malletrain.runtime.watchdog import BUSY_FACTOR, LoopWatchdog, watchdog_for
@@ -103,11 +104,8 @@ async def _serve(
     try:
         with short_collections():
             plain = name is ServiceName.MONITOR and settings.access.reports_without_tls and is_loopback(address)
-            await run_service(
-                *(service, address, access, limits, credentials, metrics, tracer),
-                plain_reports=plain,
-                watchdog=watchdog,
-            )
+            host = ServiceHost(address, access, limits, credentials, metrics, tracer, plain_reports=plain)
+            await run_service(service, host, watchdog)
     finally:
         for task in beside:
             task.cancel()

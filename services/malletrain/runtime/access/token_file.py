@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -77,14 +77,7 @@ class TokenFile:
 
     async def keep_renewed(self) -> None:
         """Look every minute, more often where tokens live for minutes only, until cancelled."""
-        log = structlog.get_logger(__name__)
-        while True:
-            try:
-                if self.renew():
-                    log.info("token renewed", path=str(self._path))
-            except UnavailableError as error:
-                log.error("token not renewed", error=str(error))
-            await asyncio.sleep(min(_LOOK_SECONDS, self._lifespan / 4))
+        await _keep_renewed(self.renew, "token", self._path, self._lifespan)
 
     def _is_good(self) -> bool:
         try:
@@ -97,6 +90,17 @@ class TokenFile:
         half = (identity.issued + identity.expires) / 2
         same = (identity.user, identity.role) == (self._user, self._role)
         return self._clock.time() < half and same and not self._revoked.contains(identity)
+
+
+async def _keep_renewed(renew: Callable[[], bool], what: str, path: Path, lifespan_seconds: float) -> None:
+    log = structlog.get_logger(__name__)
+    while True:
+        try:
+            if renew():
+                log.info(f"{what} renewed", path=str(path))
+        except UnavailableError as error:
+            log.error(f"{what} not renewed", error=str(error))
+        await asyncio.sleep(min(_LOOK_SECONDS, lifespan_seconds / 4))
 
 
 VIEWER_TOKEN = "token"
@@ -139,14 +143,7 @@ class ViewerFolder:
 
     async def keep_renewed(self) -> None:
         """Look every minute, more often where tokens live for minutes only, until cancelled."""
-        log = structlog.get_logger(__name__)
-        while True:
-            try:
-                if self.renew():
-                    log.info("viewer's token or certificate renewed", folder=str(self._folder))
-            except UnavailableError as error:
-                log.error("viewer's folder not renewed", error=str(error))
-            await asyncio.sleep(min(_LOOK_SECONDS, self._lifespan / 4))
+        await _keep_renewed(self.renew, "viewer's token or certificate", self._folder, self._lifespan)
 
     def _copy_authority(self) -> bool:
         wanted = "".join(path.read_text(encoding="ascii") for path in self._authorities)

@@ -151,11 +151,8 @@ class _OtlpSpan:
     def __init__(self, span: SdkSpan) -> None:
         self._span = span
         context = span.get_span_context()
-        self._context = TraceContext(f"{context.trace_id:032x}", f"{context.span_id:016x}", context.trace_flags.sampled)
-
-    @property
-    def context(self) -> TraceContext | None:
-        return self._context
+        sampled = context.trace_flags.sampled
+        self.context = TraceContext(f"{context.trace_id:032x}", f"{context.span_id:016x}", sampled)
 
     def note(self, **attributes: Attribute) -> None:
         self._span.set_attributes(attributes_of(attributes))
