@@ -110,6 +110,10 @@ class EpochOrder:
 
     Sample number i of the training (from 0) is the same for every worker and scale. Over any sequence of scales each
     sample of an epoch is therefore used exactly once.
+
+    Attributes:
+        size: Samples in the dataset.
+        seed: The seed of the order.
     """
 
     def __init__(self, size: int, seed: int = 0, permute: Permute = shuffled) -> None:
@@ -125,24 +129,14 @@ class EpochOrder:
         """
         if size < 1:
             raise ValueError(f"size: expected at least 1 sample, got {size}")
-        self._size = size
-        self._seed = seed
+        self.size = size
+        self.seed = seed
         self._permute = permute
         self._epochs: dict[int, Sequence[int]] = {}
 
-    @property
-    def size(self) -> int:
-        """Samples in the dataset."""
-        return self._size
-
-    @property
-    def seed(self) -> int:
-        """The seed of the order."""
-        return self._seed
-
     def span(self, start: int, count: int) -> list[int]:
         """Dataset indices of the samples number `start` to `start + count` of the training."""
-        return [self._epoch(number // self._size)[number % self._size] for number in range(start, start + count)]
+        return [self._epoch(number // self.size)[number % self.size] for number in range(start, start + count)]
 
     def share(self, position: int, batch: int, rank: int) -> list[int]:
         """Dataset indices of one worker's part of the next global batch.
@@ -158,7 +152,7 @@ class EpochOrder:
         if epoch not in self._epochs:
             # A batch can lie in two epochs: the neighbours are kept.
             self._epochs = {known: order for known, order in self._epochs.items() if abs(known - epoch) <= 1}
-            self._epochs[epoch] = self._permute(self._size, self._seed * 1_000_003 + epoch)
+            self._epochs[epoch] = self._permute(self.size, self.seed * 1_000_003 + epoch)
         return self._epochs[epoch]
 
 

@@ -34,6 +34,7 @@ class SampleSchedule:
         scheduler: The scheduler.
         batch: Samples of one of its steps.
         say: Tells a person something.
+        rates_by_step: The rates of the scheduler's functions at some steps; empty where it has none.
     """
 
     def __init__(self, scheduler: LRScheduler, batch: int, say: Callable[[str], None] | None = None) -> None:
@@ -49,7 +50,7 @@ class SampleSchedule:
         self._pending = 0
         self._beyond = 0
         self.say = say or _print
-        self._rates = _rates_by_step(scheduler)
+        self.rates_by_step = _rates_by_step(scheduler)
 
     def step(self, global_batch: int) -> None:
         """Count a batch, and make the steps that are due.
@@ -67,12 +68,12 @@ class SampleSchedule:
 
     def state_dict(self) -> dict[str, Any]:
         """What a step stands for, the samples since the last one, and the rates by which a later start knows it."""
-        return {"batch": self.batch, "pending": self._pending, "beyond": self._beyond, "rates": self._rates}
+        return {"batch": self.batch, "pending": self._pending, "beyond": self._beyond, "rates": self.rates_by_step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self.batch, self._pending, self._beyond = state["batch"], state["pending"], state["beyond"]
-        self._rates = state["rates"]
+        self.rates_by_step = state["rates"]
 
     def go_on(self, made: Sequence[Sequence[float]], global_batch: int) -> None:
         """After a checkpoint: follow functions that the script has made anew, perhaps for the present scale.
@@ -83,23 +84,18 @@ class SampleSchedule:
             made: What the functions of this start are, as `rates_by_step` gives it.
             global_batch: Samples of a batch at the present scale.
         """
-        if not made or alike(made, self._rates):
+        if not made or alike(made, self.rates_by_step):
             return
         stretched = _rates_by_step(self.scheduler, self.batch / global_batch)
-        if alike(stretched, self._rates):
+        if alike(stretched, self.rates_by_step):
             samples = self.scheduler.last_epoch * self.batch + self._pending
             self.scheduler.last_epoch, self._pending = divmod(samples, global_batch)
-            self.batch, self._rates = global_batch, [list(one) for one in made]
+            self.batch, self.rates_by_step = global_batch, [list(one) for one in made]
             return
         self.say(
             "the function of the learning rate is another one than at the start before: make it with"
             " total steps = total samples // training.schedule_batch, which is the same at every scale"
         )
-
-    @property
-    def rates_by_step(self) -> list[list[float]]:
-        """The rates of the scheduler's functions at some steps; empty where it has none."""
-        return self._rates
 
     @property
     def total_steps(self) -> int | None:

@@ -95,7 +95,11 @@ def start_task(work: Coroutine[Any, Any, object], name: str, failed: TellFailure
 
 
 class Crew:
-    """Tasks that last as long as their owner, which is told when one has ended before. Use from one event loop."""
+    """Tasks that last as long as their owner, which is told when one has ended before. Use from one event loop.
+
+    Attributes:
+        failure: What has ended the first task that has ended; None while all go on.
+    """
 
     def __init__(self, ended: Callable[[], object]) -> None:
         """
@@ -104,7 +108,7 @@ class Crew:
         """
         self._ended = ended
         self._tasks: list[asyncio.Task[object]] = []
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
 
     def start(self, work: Coroutine[Any, Any, object], name: str, *, may_end: bool = False) -> None:
         """Start a task.
@@ -117,13 +121,8 @@ class Crew:
         self._tasks.append(start_task(work if may_end else lasting(work, name), name, self._keep_error))
 
     def _keep_error(self, error: BaseException) -> None:
-        self._failure = self._failure or error
+        self.failure = self.failure or error
         self._ended()
-
-    @property
-    def failure(self) -> BaseException | None:
-        """What has ended the first task that has ended; None while all go on."""
-        return self._failure
 
     @property
     def working(self) -> int:
@@ -137,8 +136,8 @@ class Crew:
             TaskEndedError: a task has ended that should have lasted.
             Exception: the error that has ended one.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
     async def close(self) -> None:
         """Cancel all tasks, and wait for their end."""

@@ -46,6 +46,7 @@ class PeerStream:
 
     Attributes:
         is_open: Whether both sides have proved who they are.
+        socket: The socket, for a selector.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class PeerStream:
             OSError: the connection has gone.
         """
         connection.setblocking(False)
-        self._socket = context.wrap_socket(
+        self.socket = context.wrap_socket(
             connection,
             server_side=server_side,
             do_handshake_on_connect=False,
@@ -77,11 +78,6 @@ class PeerStream:
         self._buffer = bytearray(_LENGTH.size)
         self._filled = 0
         self._in_head = True
-
-    @property
-    def socket(self) -> ssl.SSLSocket:
-        """The socket, for a selector."""
-        return self._socket
 
     @property
     def events(self) -> int:
@@ -116,18 +112,18 @@ class PeerStream:
 
     def close(self) -> None:
         """End the connection."""
-        self._socket.close()
+        self.socket.close()
 
     def _shake_hands(self) -> bool:
         try:
-            self._socket.do_handshake()
+            self.socket.do_handshake()
         except ssl.SSLWantReadError:
             self._wants = selectors.EVENT_READ
             return False
         except ssl.SSLWantWriteError:
             self._wants = selectors.EVENT_WRITE
             return False
-        shown = self._socket.getpeercert() or {}
+        shown = self.socket.getpeercert() or {}
         names = shown.get("subjectAltName", ())
         if ("DNS", self._name) not in [tuple(each) for each in names if isinstance(each, tuple)]:
             raise FeedError(f"certificate: expected one for {self._name}, got one for {names!r}"[:500])
@@ -142,7 +138,7 @@ class PeerStream:
         """
         while self._unsent:
             try:
-                sent = self._socket.send(self._unsent[0])
+                sent = self.socket.send(self._unsent[0])
             except _WAITS:
                 return
             left = self._unsent[0][sent:]
@@ -155,7 +151,7 @@ class PeerStream:
         while True:
             if self._filled < len(self._buffer):
                 try:
-                    got = self._socket.recv_into(memoryview(self._buffer)[self._filled :])
+                    got = self.socket.recv_into(memoryview(self._buffer)[self._filled :])
                 except _WAITS:
                     return
                 if not got:

@@ -32,6 +32,9 @@ class StandbyManager:
     """One standby process of one account, or none while none can be had. Use from one thread.
 
     Workers that it can't fork are started as new interpreters; `fork` says why.
+
+    Attributes:
+        config: How it is started; None before the first worker has shown that.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class StandbyManager:
             group: Returns the cgroup that a standby process joins at its start; None: that of this process.
         """
         self._say = say
-        self._config = config
+        self.config = config
         self._account = account
         self._memory_bytes = memory_bytes
         self._clock = clock
@@ -78,11 +81,6 @@ class StandbyManager:
     def pid(self) -> int:
         """Process id of the standby process; 0 if there is none."""
         return 0 if self._standby is None else self._standby.pid
-
-    @property
-    def config(self) -> StandbyConfig | None:
-        """How it is started; None before the first worker has shown that."""
-        return self._config
 
     def memory_used(self) -> int:
         """Its share of memory in bytes; 0 if there is no standby process."""
@@ -105,9 +103,9 @@ class StandbyManager:
             parsed, interpreter = parse_forkable(command, folder, environment)
         except RefusedError:
             return False
-        if self._config is None:
-            self._config = standby_config_for(interpreter, environment)
-        config = self._config
+        if self.config is None:
+            self.config = standby_config_for(interpreter, environment)
+        config = self.config
         fits = same_interpreter(interpreter, config.interpreter)
         if not fits or differing_variables(environment, config.environment):
             return False
@@ -154,8 +152,8 @@ class StandbyManager:
             self._not_before = max(self._not_before, now + _QUIET_SECONDS)
         if self._standby is not None:
             self._look_after(self._standby, now)
-        elif self._config is not None and self._memory_bytes and now >= self._not_before:
-            self._start(self._config, now)
+        elif self.config is not None and self._memory_bytes and now >= self._not_before:
+            self._start(self.config, now)
 
     def fork(
         self, command: Sequence[str], folder: str, environment: Mapping[str, str], log: int, pipes: tuple[int, ...]
@@ -253,9 +251,9 @@ class StandbyManager:
         Raises:
             RefusedError: there is none.
         """
-        if self._config is None:
-            self._config = standby_config_for(interpreter, order.environment)
-        if not same_interpreter(interpreter, self._config.interpreter):
+        if self.config is None:
+            self.config = standby_config_for(interpreter, order.environment)
+        if not same_interpreter(interpreter, self.config.interpreter):
             self._other(standby_config_for(interpreter, order.environment), ())
             raise RefusedError(f"its interpreter is {interpreter}")
         if self._standby is None or not self.is_ready:
@@ -263,17 +261,17 @@ class StandbyManager:
         return self._standby
 
     def _take_refusal(self, standby: StandbyProcess, order: Order, error: RefusedError) -> None:
-        if standby is not self._standby or self._config is None:
+        if standby is not self._standby or self.config is None:
             return  # it has been replaced meanwhile
         if error.names:
-            self._other(self._config.like(order.environment, error.names), error.names)
+            self._other(self.config.like(order.environment, error.names), error.names)
         elif error.final:
             self._note_failure(str(error), self._clock())
 
     def _other(self, config: StandbyConfig, names: Sequence[str]) -> None:
         """A worker needs another config: use that from now on, unless somebody else does."""
         if self._spread is None or not self._spread(config, names):
-            self._config = config
+            self.config = config
             self._end()
 
     def _start(self, config: StandbyConfig, now: float) -> None:
@@ -297,8 +295,8 @@ class StandbyManager:
     def _look_after(self, standby: StandbyProcess, now: float) -> None:
         phase = self._poll()
         if phase is Phase.ENDED:
-            if standby.importing and self._config is not None:
-                self._config = self._config.without(standby.importing)
+            if standby.importing and self.config is not None:
+                self.config = self.config.without(standby.importing)
             self._note_failure(standby.refusal or "it has ended", now)
         elif phase is Phase.IMPORTING:
             if now - self._importing_since > _BOOT_SECONDS:

@@ -32,7 +32,13 @@ _FIND_SECONDS = 5.0
 
 
 class PlaceholderController:
-    """Submits and cancels placeholders. Its `nodes` and `jobs` are the `PlaceholderView` of the inner source."""
+    """Submits and cancels placeholders. Its `nodes` and `jobs` are the `PlaceholderView` of the inner source.
+
+    Attributes:
+        state: The placeholders.
+        has_listed: Whether the scheduler has ever listed our placeholders.
+        unwanted: Nodes that are to be given back.
+    """
 
     def __init__(
         self,
@@ -66,29 +72,19 @@ class PlaceholderController:
         self._demands = demands
         self._clock = clock
         self._validate = validate
-        self._state = PlaceholderState()
+        self.state = PlaceholderState()
         self._candidates: Mapping[str, float] = {}
         self._facts: Mapping[str, NodeFacts] = {}
-        self._unwanted: frozenset[str] = frozenset()
+        self.unwanted: frozenset[str] = frozenset()
         self._unanswered = 0
         self._error = ""
         self._asked_at = -math.inf
-        self._listed = False
+        self.has_listed = False
         self._unconfirmed: set[str] = set()
         self._unsure = False
         self._doubted: Mapping[str, str] = {}
         self._changed = asyncio.Event()
         self._log = structlog.get_logger(__name__).bind(scheduler=scheduler)
-
-    @property
-    def state(self) -> PlaceholderState:
-        """The placeholders."""
-        return self._state
-
-    @property
-    def has_listed(self) -> bool:
-        """Whether the scheduler has ever listed our placeholders."""
-        return self._listed
 
     def nodes(self) -> frozenset[str]:
         """Nodes on which an agent of ours is and that are not wanted back."""
@@ -96,20 +92,20 @@ class PlaceholderController:
 
     def jobs(self) -> frozenset[str]:
         """Identifiers of our placeholders."""
-        return frozenset(self._state.placeholders)
+        return frozenset(self.state.placeholders)
 
     def expects(self, node: str) -> bool:
         """Whether there may be a placeholder on a node: one that is known, or that the scheduler has not confirmed yet.
 
         Before the scheduler has listed them, those of an earlier life of this service may be anywhere.
         """
-        return not self._listed or node in self._unconfirmed or node in self._state.nodes
+        return not self.has_listed or node in self._unconfirmed or node in self.state.nodes
 
     def status(self) -> PlaceholderStatus:
         """How many placeholders there are, and whether submission is backed off."""
-        backoff = self._state.backoff
+        backoff = self.state.backoff
         pending, running, ending = (
-            len(self._state.in_phase(phase))
+            len(self.state.in_phase(phase))
             for phase in (PlaceholderPhase.PENDING, PlaceholderPhase.RUNNING, PlaceholderPhase.ENDING)
         )
         return PlaceholderStatus(
@@ -126,8 +122,8 @@ class PlaceholderController:
 
     def _next_attempt(self) -> float:
         """When the next placeholder is tried: the back-off may be over while all idle nodes are still avoided."""
-        avoided = [self._state.avoided_until.get(node, -math.inf) for node in self._candidates]
-        return max(self._state.backoff.retry_at, min(avoided, default=-math.inf))
+        avoided = [self.state.avoided_until.get(node, -math.inf) for node in self._candidates]
+        return max(self.state.backoff.retry_at, min(avoided, default=-math.inf))
 
     def validate(self) -> None:
         """Check the invariants, if that is switched on.
@@ -136,7 +132,7 @@ class PlaceholderController:
             InvariantError: one does not hold.
         """
         if self._validate:
-            validate_state(self._state)
+            validate_state(self.state)
 
     def set_candidates(self, usable: Mapping[str, float], facts: Mapping[str, NodeFacts]) -> None:
         """Take over which nodes may be held.
@@ -151,30 +147,25 @@ class PlaceholderController:
 
     def move_times(self, seconds: float) -> None:
         """The wall clock was set by so many seconds."""
-        self._state = self._state.moved(seconds)
-
-    @property
-    def unwanted(self) -> frozenset[str]:
-        """Nodes that are to be given back."""
-        return self._unwanted
+        self.state = self.state.moved(seconds)
 
     def set_unwanted(self, nodes: frozenset[str]) -> None:
         """Take over which nodes are to be given back: their placeholders are cancelled, and none is submitted."""
-        if nodes != self._unwanted:
-            self._unwanted = nodes
+        if nodes != self.unwanted:
+            self.unwanted = nodes
             self._changed.set()
 
     async def give_all_back(self) -> None:
         """Cancel all placeholders, at the end. If the scheduler does not answer, they end by themselves."""
         try:
-            await self._client.cancel(sorted(self._state.placeholders))
+            await self._client.cancel(sorted(self.state.placeholders))
         except SourceError as error:
-            self._log.warning("placeholders stay", ids=sorted(self._state.placeholders), error=str(error))
+            self._log.warning("placeholders stay", ids=sorted(self.state.placeholders), error=str(error))
 
     def agents_changed(self) -> None:
         """Take over which agents the registry knows."""
         now = self._clock.time()
-        state = self._state
+        state = self.state
         for agent in self._registry.take_departed():
             known = state.placeholders.get(agent.placeholder)
             if known is None or not state.may_be_on(agent.placeholder, agent.node):
@@ -189,12 +180,12 @@ class PlaceholderController:
         for agent in self._registry.leaving:
             if not state.may_be_on(agent.placeholder, agent.node):
                 continue
-            if agent.node in self._unwanted:
+            if agent.node in self.unwanted:
                 state = state.given_back(agent.placeholder, now)
             else:
                 state = state.preempted(agent.placeholder, now, self._policy)
         idle = frozenset(node for node, agent in present.items() if not agent.workers)
-        self._state = state.observed(idle, state.running - present.keys(), now)
+        self.state = state.observed(idle, state.running - present.keys(), now)
         self._changed.set()
 
     async def run(self) -> None:
@@ -225,7 +216,7 @@ class PlaceholderController:
         # Why a placeholder does not start must be known before it is cancelled for that.
         interval = min(_FIND_SECONDS, self._policy.patience_seconds / 2)
         due = self._clock.monotonic() - self._asked_at >= interval
-        if not due or not (self._state.placeholders or self._unsure or not self._listed):
+        if not due or not (self.state.placeholders or self._unsure or not self.has_listed):
             return
         self._asked_at, asked_at = self._clock.monotonic(), self._clock.time()
         agents = self._agents()
@@ -235,18 +226,18 @@ class PlaceholderController:
             self._unanswered, self._error = self._unanswered + 1, str(error)
             raise
         self._unanswered = 0
-        missing = self._state.missing(listed, asked_at, self._policy)
+        missing = self.state.missing(listed, asked_at, self._policy)
         doubtful = [*missing, *unlisted(agents, listed)]
         ends = await self._client.explain(doubtful) if doubtful else {}
         now = self._clock.time()
-        self._listed = True
+        self.has_listed = True
         self._unsure = False
         self._unconfirmed.clear()
         for identifier in missing:
             if (end := ends.get(identifier)) is not None:
                 self._log.warning("placeholder ended early", id=identifier, reason=end.reason)
-                self._state = self._state.ended_early(identifier, end, now, self._policy)
-        self._state = self._state.listed(listed, asked_at, now)
+                self.state = self.state.ended_early(identifier, end, now, self._policy)
+        self.state = self.state.listed(listed, asked_at, now)
         still = self._agents()
         agents = {node: identifier for node, identifier in agents.items() if still.get(node) == identifier}
         await self._leave_lost(agents, listed, ends)
@@ -277,7 +268,7 @@ class PlaceholderController:
         self._doubted = lost.doubted
         now = self._clock.time()
         for identifier in lost.pending.values():
-            self._state = self._state.cancelled(identifier, now, "the scheduler has forgotten that it runs")
+            self.state = self.state.cancelled(identifier, now, "the scheduler has forgotten that it runs")
         for node, reason in lost.reasons.items():
             self._log.warning("agent without a placeholder must leave", node=node, id=agents[node], reason=reason)
         self._registry.ask_to_leave(lost.reasons)
@@ -288,8 +279,8 @@ class PlaceholderController:
         """Decide, cancel and submit. The first placeholder that is refused ends the round: the next may fail alike."""
         now = self._clock.time()
         usable = {node: until - now for node, until in self._candidates.items()}
-        before, wanted, worth = self._state, self._wanted(), self._worth()
-        self._state, actions = before.decide(usable, wanted, self._policy, now, self._unwanted, worth)
+        before, wanted, worth = self.state, self._wanted(), self._worth()
+        self.state, actions = before.decide(usable, wanted, self._policy, now, self.unwanted, worth)
         if self._validate:
             wanted += len(worth.useless(sorted(before.active_nodes))) if worth is not None else 0
             validate_actions(before, actions, usable, wanted, self._policy, now)
@@ -316,18 +307,18 @@ class PlaceholderController:
         except SourceError as error:
             self._unsure = True  # a command that took too long may have got through
             now = self._clock.time()
-            before = self._state
-            self._state = before.submission_failed(node, str(error), begun, now, self._policy)
+            before = self.state
+            self.state = before.submission_failed(node, str(error), begun, now, self._policy)
             self._log_backoff(before)
             return False
         self._log.info("placeholder submitted", node=node, id=identifier, seconds=round(seconds))
         now = self._clock.time()
-        self._state = self._state.submitted(identifier, node, now, now + seconds)
+        self.state = self.state.submitted(identifier, node, now, now + seconds)
         self._unconfirmed.discard(node)
         return True
 
     def _log_backoff(self, before: PlaceholderState) -> None:
-        backoff = self._state.backoff
+        backoff = self.state.backoff
         if backoff.failures > before.backoff.failures:
             self._log.warning(
                 "placeholders fail",

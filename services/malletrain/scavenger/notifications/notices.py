@@ -45,7 +45,11 @@ class NodeNotice(NamedTuple):
 
 
 class NodeNoticeQueue:
-    """What one receiver is still to be told, and what it was told lately."""
+    """What one receiver is still to be told, and what it was told lately.
+
+    Attributes:
+        left_out: How many notices found no room since the last delivery.
+    """
 
     def __init__(
         self, kinds: Collection[NodeNoticeKind], repeat_seconds: float, content: Mapping[str, Any] | None = None
@@ -61,18 +65,13 @@ class NodeNoticeQueue:
         self._repeat_seconds = repeat_seconds
         stored = content or {}
         self._sequence = _whole(stored.get("sequence"))
-        self._left_out = _whole(stored.get("left_out"))
+        self.left_out = _whole(stored.get("left_out"))
         self._pending = dict(list(_read_pending(stored.get("pending")))[:MAX_PENDING])
         self._sent_at = dict(list(_read_sent_times(stored.get("told")))[:MAX_TOLD])
 
     def __len__(self) -> int:
         """How many notices wait."""
         return len(self._pending)
-
-    @property
-    def left_out(self) -> int:
-        """How many notices found no room since the last delivery."""
-        return self._left_out
 
     def add_notice(self, notice: NodeNotice) -> bool:
         """Take up something to tell, unless it was told lately or is not to be told.
@@ -88,7 +87,7 @@ class NodeNoticeQueue:
         if told_at is not None and abs(notice.unix_seconds - told_at) < self._repeat_seconds:
             return False
         if len(self._pending) >= MAX_PENDING:
-            self._left_out += 1
+            self.left_out += 1
             return True
         self._sequence += 1
         self._pending[self._sequence] = notice._replace(reason=notice.reason[:_MAX_REASON_LENGTH])
@@ -109,7 +108,7 @@ class NodeNoticeQueue:
             "event": "nodes",
             "unixSeconds": self._pending[numbers[-1]].unix_seconds,
             "nodes": [_for_receivers(number, self._pending[number]) for number in numbers],
-            "leftOut": self._left_out,
+            "leftOut": self.left_out,
         }
         return numbers, json.dumps(content)
 
@@ -121,13 +120,13 @@ class NodeNoticeQueue:
         """
         for number in numbers:
             self._pending.pop(number, None)
-        self._left_out = max(0, self._left_out - left_out)
+        self.left_out = max(0, self.left_out - left_out)
 
     def to_json(self) -> dict[str, Any]:
         """All that is known, for a state file."""
         return {
             "sequence": self._sequence,
-            "left_out": self._left_out,
+            "left_out": self.left_out,
             "pending": {str(number): list(notice) for number, notice in self._pending.items()},
             "told": [[node, kind.value, told_at] for (node, kind), told_at in self._sent_at.items()],
         }

@@ -113,12 +113,15 @@ class NodeSource(Protocol):
             until: Before a time in seconds since the epoch, by node.
             drained: At no time.
         """
+        del until, drained
 
     def move_times(self, seconds: float) -> None:
         """The wall clock was set by so many seconds: move what is counted by it, but not what a scheduler has said."""
+        del seconds
 
     async def close(self) -> None:
         """Release what the source keeps, at a graceful end."""
+        return
 
 
 class WrappingSource(NodeSource):

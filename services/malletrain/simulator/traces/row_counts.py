@@ -45,6 +45,9 @@ class RowCounts:
         max_skipped: Share of rows, and of node-hours, that may be skipped. A single row is always allowed: in a log of
             fewer than 100 rows it is more than a per cent.
         option: What allows more, for errors; empty if there is nothing.
+
+    Attributes:
+        used: Rows that were used.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class RowCounts:
         self._option = option
         self._strict = strict
         self._max_skipped = max_skipped
-        self._used = 0
+        self.used = 0
         self._held_node_s = 0.0
         self._skipped: dict[str, SkippedRows] = {}
         self._others: dict[str, int] = {}
@@ -71,7 +74,7 @@ class RowCounts:
             elif isinstance(row, OtherRow):
                 self._others[row.reason] = self._others.get(row.reason, 0) + 1
             else:
-                self._used += 1
+                self.used += 1
                 if isinstance(row, Run):
                     if row.assumed and self._strict:
                         raise InvalidInputError(row.line.place, f"a row that needs no assumption ({row.assumed})")
@@ -83,7 +86,7 @@ class RowCounts:
 
     def use(self) -> None:
         """Count a row that is used."""
-        self._used += 1
+        self.used += 1
 
     def skip(self, row: SkippedRow) -> None:
         """Count a row that can't be used.
@@ -99,17 +102,12 @@ class RowCounts:
             counted.unknown += 1
         else:
             counted.node_s += row.node_s
-        if counted.rows >= _HOPELESS_ROWS and counted.rows > self._used and self._max_skipped < 0.5:
+        if counted.rows >= _HOPELESS_ROWS and counted.rows > self.used and self._max_skipped < 0.5:
             raise self._too_much(f"{counted.rows:,} rows and more")
 
     def assume(self, what: str, rows: int = 1) -> None:
         """Count rows of which something had to be assumed."""
         self._assumed[what] = self._assumed.get(what, 0) + rows
-
-    @property
-    def used(self) -> int:
-        """Rows that were used."""
-        return self._used
 
     @property
     def others(self) -> str:
@@ -129,7 +127,7 @@ class RowCounts:
     @property
     def skipped_row_share(self) -> float:
         """Share of the rows that tell of runs."""
-        return self.skipped_rows / max(1, self.skipped_rows + self._used)
+        return self.skipped_rows / max(1, self.skipped_rows + self.used)
 
     @property
     def skipped_node_s(self) -> float:
@@ -172,7 +170,7 @@ class RowCounts:
     def metadata(self) -> dict[str, object]:
         """The same for the trace's JSON."""
         return {
-            "rows_used": self._used,
+            "rows_used": self.used,
             "rows_without_run": dict(self._others),
             "skipped": [
                 {

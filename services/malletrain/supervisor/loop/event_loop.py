@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -404,7 +404,11 @@ class _OpenCommand:
 
 
 class CommandReports:
-    """Follows commands. Used from the supervisor's main thread only; without trace contexts it does nothing."""
+    """Follows commands. Used from the supervisor's main thread only; without trace contexts it does nothing.
+
+    Attributes:
+        finished: The newest commands that are over.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """
@@ -413,17 +417,12 @@ class CommandReports:
         """
         self._clock = clock
         self._open: list[_OpenCommand] = []
-        self._finished: deque[supervisor_pb2.CommandReport] = deque(maxlen=_MAX_REPORTS)
+        self.finished: deque[supervisor_pb2.CommandReport] = deque(maxlen=_MAX_REPORTS)
 
     @property
     def following(self) -> bool:
         """Whether a command is being carried out that is reported."""
         return bool(self._open)
-
-    @property
-    def finished(self) -> Sequence[supervisor_pb2.CommandReport]:
-        """The newest commands that are over."""
-        return self._finished
 
     def begin(self, kind: Kind, traceparent: str, hosts: Mapping[str, int], sequence: int = 0) -> None:
         """Follow a command that was just accepted, until all of it is done.
@@ -489,7 +488,7 @@ class CommandReports:
             command.report.done = done
             command.report.end_time.CopyFrom(self._now())
             self._open.remove(command)
-            self._finished.append(command.report)
+            self.finished.append(command.report)
 
     def _note(self, report: supervisor_pb2.CommandReport, host: str, *, started: bool) -> None:
         if len(report.steps) < _MAX_STEPS:

@@ -51,7 +51,12 @@ class QueryTiming:
 
 
 class Query(Generic[AnswerT]):
-    """A query and its last good answer."""
+    """A query and its last good answer.
+
+    Attributes:
+        answer: The last good answer, however old.
+        tried: Whether a query has ended, answered or not.
+    """
 
     def __init__(
         self,
@@ -88,9 +93,9 @@ class Query(Generic[AnswerT]):
         self._sleep = sleep
         self._chance = chance
         self._text: str | None = None
-        self._answer: AnswerT | None = None
+        self.answer: AnswerT | None = None
         self._good_at = float("-inf")
-        self._tried = False
+        self.tried = False
         self._asked = 0
         self._failed = 0
         self._in_a_row = 0
@@ -99,23 +104,13 @@ class Query(Generic[AnswerT]):
         self._log = structlog.get_logger(__name__).bind(source=source, query=name)
 
     @property
-    def answer(self) -> AnswerT | None:
-        """The last good answer, however old."""
-        return self._answer
-
-    @property
-    def tried(self) -> bool:
-        """Whether a query has ended, answered or not."""
-        return self._tried
-
-    @property
     def age_seconds(self) -> float:
         """Age of the last good answer in seconds, since its query began; infinite before the first."""
         return self._clock.monotonic() - self._good_at
 
     def fresh(self, limit_seconds: float) -> AnswerT | None:
         """The last good answer unless it is older than `limit_seconds`."""
-        return self._answer if self.age_seconds <= limit_seconds else None
+        return self.answer if self.age_seconds <= limit_seconds else None
 
     def status(self) -> QueryStatus:
         """Counts and times of this query."""
@@ -141,7 +136,7 @@ class Query(Generic[AnswerT]):
         try:
             await self.read()
         except (SourceError, UnreadableError) as error:
-            self._tried = True
+            self.tried = True
             self._failed += 1
             self._in_a_row += 1
             self._error = str(error)
@@ -150,7 +145,7 @@ class Query(Generic[AnswerT]):
             return False
         if self._in_a_row:
             self._log.info("query of the scheduler succeeds again", failures_in_a_row=self._in_a_row)
-        self._tried = True
+        self.tried = True
         self._good_at = begin
         self._seconds = self._clock.monotonic() - begin
         self._in_a_row = 0
@@ -166,18 +161,18 @@ class Query(Generic[AnswerT]):
         """
         text = await self._run(self.argv, self._timing.timeout)
         # The same text is not parsed again: most polls between two events are the same.
-        if text != self._text or self._answer is None:
+        if text != self._text or self.answer is None:
             long = len(text) > _LONG_TEXT
-            self._answer = await asyncio.to_thread(self._parse, text) if long else self._parse(text)
+            self.answer = await asyncio.to_thread(self._parse, text) if long else self._parse(text)
             self._text = text
-        return self._answer
+        return self.answer
 
     async def follow(self, on_asked: Callable[[], None] = lambda: None) -> None:
         """Ask until cancelled; `on_asked` is called after each query, answered or not."""
         while True:
             await self.ask()
             on_asked()
-            pause = self._timing.pause(self._in_a_row, answered=self._answer is not None)
+            pause = self._timing.pause(self._in_a_row, answered=self.answer is not None)
             if self._in_a_row:
                 pause *= 1.0 + 0.1 * self._chance()
             await self._sleep(pause)
