@@ -27,10 +27,9 @@ from malletrain.job_manager.telemetry.change_spans import ChangeSpans
 from malletrain.model.job_state import JobState
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.messages import timestamp
-from malletrain.runtime.tracing.opening import open_tracer
 from malletrain.runtime.tracing.propagation import doing, present_context, to_message
 from malletrain.runtime.tracing.settings import TracingSettings
-from malletrain.runtime.tracing.spans import Tracer
+from malletrain.runtime.tracing.spans import Tracer, open_tracer
 from malletrain.scavenger.machine.idle_set import IdleEvent, IdleNode
 from malletrain.scavenger.telemetry.event_spans import EventSpans
 from malletrain.v1 import allocator_pb2, scavenger_pb2, supervisor_pb2

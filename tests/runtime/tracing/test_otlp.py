@@ -8,9 +8,9 @@ import pytest
 
 from malletrain.common.trace_context import TraceContext
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.runtime.tracing.opening import open_tracer
 from malletrain.runtime.tracing.otlp import read_headers
 from malletrain.runtime.tracing.settings import TracingSettings
+from malletrain.runtime.tracing.spans import open_tracer
 from tests.support.collector import collecting
 from tests.support.ports import free_port
 from tests.tls.site import SiteAuthority

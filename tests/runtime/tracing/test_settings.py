@@ -6,8 +6,7 @@ import pytest
 
 from malletrain.cli.shared.settings import load
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.runtime.tracing.opening import open_tracer
-from malletrain.runtime.tracing.spans import NoTracer
+from malletrain.runtime.tracing.spans import NoTracer, open_tracer
 
 ENDPOINT = "MALLETRAIN_TRACING__ENDPOINT"
 

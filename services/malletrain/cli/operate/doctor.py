@@ -49,8 +49,8 @@ from malletrain.runtime.channel import is_serving, open_blocking_channel
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.peer import Peer
 from malletrain.runtime.settings_file import SERVICES
-from malletrain.runtime.tracing.opening import open_tracer
 from malletrain.runtime.tracing.settings import TracingSettings
+from malletrain.runtime.tracing.spans import open_tracer
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 
 _CONNECT_SECONDS = 3.0

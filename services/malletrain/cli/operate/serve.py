@@ -28,7 +28,7 @@ from malletrain.runtime.metrics.process import metrics_of_process
 from malletrain.runtime.process import Service, run_service
 from malletrain.runtime.server import ServiceHost
 from malletrain.runtime.stalls import short_collections, stalls_logged
-from malletrain.runtime.tracing.opening import open_tracer
+from malletrain.runtime.tracing.spans import open_tracer
 from malletrain.runtime.watchdog import BUSY_FACTOR, LoopWatchdog, watchdog_for
 
 _AGAIN_SECONDS = 60.0

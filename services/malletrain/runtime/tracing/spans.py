@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeAlias
 
 from malletrain.common.trace_context import TraceContext
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.tracing.settings import TracingSettings
 
 Attribute: TypeAlias = str | bool | int | float | list[str]
 _MAX_NAMES = 16
@@ -108,3 +110,27 @@ def attribute_name(keyword: str) -> str:
 def attributes_of(keywords: Mapping[str, Attribute]) -> dict[str, Attribute]:
     """Attributes with their full names."""
     return {attribute_name(keyword): value for keyword, value in keywords.items()}
+
+
+TRACED = ("scavenger", "allocator", "job_manager")
+"""Services that an event goes through."""
+EXTRA = "the packages of OpenTelemetry (pip install 'malletrain[tracing]'), or nothing"
+
+
+def open_tracer(service: str, settings: TracingSettings) -> Tracer:
+    """The tracer of a service. Without a collector, or spans of its own, it does nothing, and imports no OpenTelemetry.
+
+    Args:
+        service: Name of the service.
+        settings: Where the collector is.
+
+    Raises:
+        InvalidInputError: the packages are missing, or a file can't be used.
+    """
+    if not settings.endpoint or service not in TRACED:
+        return NoTracer()
+    try:
+        from malletrain.runtime.tracing.otlp import open_otlp_tracer
+    except ImportError as error:
+        raise InvalidInputError("tracing.endpoint", f"{EXTRA}: {error}", settings.endpoint) from error
+    return open_otlp_tracer(service, settings)
