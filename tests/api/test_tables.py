@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.api.tables import changed_lines, facts_html, table_html, table_text
+from malletrain.api.job import changed_lines, facts_html, table_html, table_text
 
 ATTACK = "<script>alert(1)</script>"
 

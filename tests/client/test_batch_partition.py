@@ -20,7 +20,7 @@ def test_the_global_batch_is_exact(reference: int, batch: int, workers: int) -> 
         assert sum(sizes) == partition.shares[rank]
         assert 1 <= min(sizes) <= max(sizes) <= batch
     assert partition.span(workers - 1)[0] + partition.shares[-1] == partition.global_batch
-    assert partition.exact or reference < workers or batch == 1
+    assert partition.global_batch == partition.wanted or reference < workers or batch == 1
     if reference < workers:
         assert partition.global_batch == workers
 

@@ -38,24 +38,24 @@ def test_equal_numbers_of_nodes_are_kept_apart_by_nearness() -> None:
         for span, seconds in ((JobSpan(2, 2), 0.1), (JobSpan(3, 1), 0.1), (JobSpan(2, 0), 0.125)):
             tracker.throughput.place(span)
             train(tracker, trainer, span.nodes, seconds)
-    assert tracker.points()
+    assert tracker.throughput.points()
     assert rates(tracker) == pytest.approx({(2, 0): 512, (2, 2): 640, (3, 1): 960})
-    assert {point.nodes for point in tracker.points()} == {2, 3}
+    assert {point.nodes for point in tracker.throughput.points()} == {2, 3}
 
 
 def test_records_that_come_before_it_is_known_where_the_job_is_count_for_no_nearness() -> None:
     tracker, trainer = JobTracker("j1", OPTIONS), FakeTrainer()
     tracker.throughput.place(JobSpan(4, 0))
     train(tracker, trainer, 2, 0.1)
-    tracker.points()
+    tracker.throughput.points()
     assert rates(tracker) == {}, "on two nodes it was nowhere that is known"
     tracker.throughput.place(JobSpan(2, 1))
-    tracker.points()
+    tracker.throughput.points()
     assert rates(tracker) == {}
     train(tracker, trainer, 2, 0.2)
-    tracker.points()
+    tracker.throughput.points()
     assert rates(tracker) == pytest.approx({(2, 1): 320})
-    assert len(tracker.points()) == 1
+    assert len(tracker.throughput.points()) == 1
 
 
 @pytest.mark.parametrize("between", [(), (JobSpan(1, None),), (JobSpan(0, None),)])
@@ -74,7 +74,7 @@ def test_no_more_is_kept_than_the_limit_and_the_newest_stay() -> None:
     for nodes in range(2, 2 + 2 * MAX_SPAN_POINTS):
         tracker.throughput.place(JobSpan(nodes, 0))
         train(tracker, trainer, nodes, 0.1, count=20)
-    tracker.points()
+    tracker.throughput.points()
     assert len(tracker.throughput.span_points()) == MAX_SPAN_POINTS
     assert min(nodes for nodes, _ in rates(tracker)) == 2 + MAX_SPAN_POINTS
 

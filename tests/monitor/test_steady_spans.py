@@ -71,7 +71,7 @@ def test_whole_batches_count_as_their_records_do(
         begin = end
     expected = one_by_one(whole)
     assert tracker.stored() == expected.stored()
-    assert tracker.points() == expected.points()
+    assert tracker.throughput.points() == expected.throughput.points()
     tail = FakeTrainer(nodes=2, start=5000.0)
     tail.sequence, tail.position, tail._first = len(whole.records), 10**6, len(whole.records) + 1
     tail.steps(80, 0.1)

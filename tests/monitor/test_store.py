@@ -113,7 +113,7 @@ def test_a_restored_job_goes_on_as_if_nothing_had_happened() -> None:
         job.add(batch, now=2.0)
     assert restored.progress == tracker.progress
     assert restored.stalls.rescales() == tracker.stalls.rescales()
-    assert restored.points() == tracker.points()
+    assert restored.throughput.points() == tracker.throughput.points()
 
 
 def test_what_was_stored_although_the_answer_was_lost_can_be_written_again(locate: Locate) -> None:

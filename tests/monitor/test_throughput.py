@@ -18,7 +18,7 @@ SETTINGS = MonitorSettings().options()
 def rates_of(trainer: FakeTrainer, settings: MonitorOptions = SETTINGS) -> dict[int, float]:
     tracker = JobTracker("j1", settings, now=0.0)
     tracker.add(trainer.take(), now=1.0)
-    return {point.nodes: point.rate for point in tracker.points()}
+    return {point.nodes: point.rate for point in tracker.throughput.points()}
 
 
 @given(
@@ -117,11 +117,11 @@ def test_few_steps_are_not_believed() -> None:
     trainer.steps(enough - 1, 1.0)
     tracker = JobTracker("j1", SETTINGS, now=0.0)
     tracker.add(trainer.take(), now=1.0)
-    assert tracker.points() == ()
+    assert tracker.throughput.points() == ()
     assert tracker.rate == 0
     trainer.step(1.0)
     tracker.add(trainer.take(), now=2.0)
-    assert [point.steps for point in tracker.points()] == [SETTINGS.min_steps]
+    assert [point.steps for point in tracker.throughput.points()] == [SETTINGS.min_steps]
 
 
 @pytest.mark.parametrize(("old_steps", "new_steps"), [(1000, 40), (40, 1000), (200, 200)])
@@ -164,7 +164,7 @@ def test_points_stay_when_steps_are_dropped() -> None:
     trainer, tracker = FakeTrainer(nodes=3), JobTracker("j1", SETTINGS, now=0.0)
     trainer.steps(100, 0.1)
     tracker.add(trainer.take(), now=1.0)
-    before = tracker.points()
+    before = tracker.throughput.points()
     tracker.drop_steps()
-    assert tracker.points() == before
+    assert tracker.throughput.points() == before
     assert tracker.rate == before[0].rate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -110,11 +111,7 @@ def search(
             for callback in callbacks:
                 callback(study, trial)
 
-        listeners = SearchListeners(ended=ended, say=_say)
+        listeners = SearchListeners(ended=ended, say=partial(print, file=sys.stderr, flush=True))
         return run_search(request, default_connection() if connection is None else connection, listeners)
     except InvalidInputError as error:
         raise in_python(error) from None
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from malletrain.client import note_feed
 from malletrain.client.feeding.errors import FeedError, MovedError
@@ -85,7 +85,8 @@ class FeedLauncher:
         listening = folder.listen(name)
         try:
             program = [sys.executable, "-P", "-m", "malletrain.client.feeding.process"]
-            with self._open_log() as log:
+            # Its output goes to a file: this process's own would keep a pipe of its launcher open.
+            with open_log(log_path(os.environ, self.folder)) as log:
                 # A session of its own: it serves other trainings when this one has ended.
                 self.process = subprocess.Popen(
                     [*program, str(listening.fileno()), str(self.folder), name],
@@ -106,10 +107,6 @@ class FeedLauncher:
         content = {"source": self.source.as_json(), "limits": limits, "workers": self.workers, "peers": peers}
         with contextlib.suppress(BrokenPipeError), self.process.stdin as stdin:  # it has ended: that is found out later
             stdin.write(json.dumps(content).encode())
-
-    def _open_log(self) -> BinaryIO:
-        """A file for the feed's output: not this process's own, which would keep a pipe of its launcher open."""
-        return open_log(log_path(os.environ, self.folder))
 
 
 def log_path(environ: Mapping[str, str], folder: Path) -> Path:

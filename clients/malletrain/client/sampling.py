@@ -31,11 +31,6 @@ class BatchPartition:
         """Samples of one optimizer step over all workers."""
         return sum(self.shares)
 
-    @property
-    def exact(self) -> bool:
-        """Whether the global batch has the size that was asked for."""
-        return self.global_batch == self.wanted
-
     def span(self, rank: int) -> tuple[int, int]:
         """A worker's part of the global batch: index of its first sample and number of samples."""
         return sum(self.shares[:rank]), self.shares[rank]

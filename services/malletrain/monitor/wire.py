@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from malletrain.model.scaling import ScaleCommand
 from malletrain.monitor.machine.progress import (
@@ -23,7 +24,6 @@ from malletrain.monitor.training_metrics.history import (
     MAX_NAME_BYTES,
     MAX_NAMES,
     MAX_POINTS,
-    HistoryPoint,
     LoggedValue,
     at_most,
 )
@@ -337,8 +337,9 @@ def history_response(stored: JobHistories, max_points: int) -> monitor_pb2.GetMe
         stored: What is stored of the job.
         max_points: Most points of each metric; 0: all that are kept.
     """
+    point_of = partial(message_of, monitor_pb2.MetricPoint)
     histories = [
-        monitor_pb2.MetricHistory(name=name, points=_points(at_most(points, max_points or MAX_POINTS)))
+        monitor_pb2.MetricHistory(name=name, points=map(point_of, at_most(points, max_points or MAX_POINTS)))
         for name, points in stored.histories.items()
     ]
     token = histories[-1].name if stored.more and histories else ""
@@ -361,7 +362,3 @@ def _parse_value(field: str, value: monitor_pb2.MetricValue) -> LoggedValue:
 def _check_name(field: str, name: str) -> None:
     if not 0 < len(name.encode()) <= MAX_NAME_BYTES or not name.isprintable():
         raise InvalidInputError(field, f"1 to {MAX_NAME_BYTES} bytes of printable characters", name[:300])
-
-
-def _points(points: Iterable[HistoryPoint]) -> list[monitor_pb2.MetricPoint]:
-    return [message_of(monitor_pb2.MetricPoint, point) for point in points]

@@ -151,9 +151,16 @@ def run_script(script: Script, *, every_tick: bool = False) -> tuple[str, str]:
     services = SimulatedServices(queue, FixedStalls(queue), options, facts=facts, record=rows.extend)
     for time, do in script.steps:
         queue.at(time, partial(do, services))
-    queue.run_until(script.end)
+    run_until(queue, script.end)
     refusals = "\n".join(f"{time:g} {reason}" for time, reason in services.refusals)
     return "\n".join(map(_line, rows)), refusals
+
+
+def run_until(queue: EventQueue, end: float) -> None:
+    """Run all actions before `end`, and let it be `end` then."""
+    while queue.next_time < end:
+        queue.run_instant()
+    queue.now = end
 
 
 def _line(row: JobEvent) -> str:

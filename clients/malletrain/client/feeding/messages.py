@@ -202,7 +202,7 @@ def unpack(packet: bytes) -> Message:
         FeedError: it is none of these messages.
     """
     readers: dict[int, Callable[[bytes], Message]] = {
-        _HELLO: _unpack_hello,
+        _HELLO: lambda packet: _hello_of(_read_text(packet)),
         _WELCOME: _unpack_welcome,
         _REFUSED: _unpack_refused,
         _REQUEST: _unpack_request,
@@ -271,10 +271,6 @@ def _read_text(packet: bytes) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError("expected an object")
     return content
-
-
-def _unpack_hello(packet: bytes) -> Hello:
-    return _hello_of(_read_text(packet))
 
 
 def _unpack_peer_hello(packet: bytes) -> PeerHello:

@@ -252,7 +252,7 @@ def losses_agree(trial: ScriptTrial) -> Answer:
     """Whether the losses after the stop and at two workers are those of the run that was never stopped."""
     if trial.reference is None or trial.resumed is None:
         return unknown("it did not get that far")
-    reference = _losses(trial.reference)
+    reference = [step.loss for step in trial.reference.of_rank(0) if step.loss is not None]
     if not reference:
         return unknown("no call of backward() on a loss was seen")
     joint = joint_of(trial.first, trial.resumed)
@@ -270,10 +270,6 @@ def losses_agree(trial: ScriptTrial) -> Answer:
             )
         offset += len(trial.resumed.of_rank(0))
     return YES
-
-
-def _losses(phase: CheckPart) -> list[float]:
-    return [step.loss for step in phase.of_rank(0) if step.loss is not None]
 
 
 def _mean_losses(phase: CheckPart | None) -> list[float]:

@@ -222,7 +222,7 @@ class _Moment:
         """How many idle nodes have each use from now on."""
         held: dict[str, OfferUse] = {}
         # What a job still has comes before what it is to have: a node may be one job's and promised to another.
-        for part in (_coming, _leaving, _training):
+        for part in (_coming, _leaving, lambda job: dict.fromkeys(job.nodes, OfferUse.TRAINING)):
             held.update(pair for job in self.jobs.values() for pair in part(job).items())
         free = self.idle - held.keys()
         self.free_since = {node: self.free_since.get(node, now) for node in free}
@@ -280,7 +280,3 @@ def _coming(job: JobChange) -> dict[str, OfferUse]:
 def _leaving(job: JobChange) -> dict[str, OfferUse]:
     """Nodes on which a job's workers are to end, or are ending."""
     return dict.fromkeys(job.held if job.state == "STOPPING" else job.held - job.wanted, OfferUse.LEAVING)
-
-
-def _training(job: JobChange) -> dict[str, OfferUse]:
-    return dict.fromkeys(job.nodes, OfferUse.TRAINING)

@@ -101,12 +101,8 @@ def courses(jobs: Sequence[LoggedJob], metric: str) -> tuple[list[Column], list[
     rows = []
     for step, values in sorted(by_step.items()):
         cells = [_number(values[each.job.id]) if each.job.id in values else "" for each in with_metric]
-        rows.append(ListingRow([ListingCell(f"{step:,}", step), *cells], partial(_document, step, values)))
+        rows.append(ListingRow([ListingCell(f"{step:,}", step), *cells], partial(dict, step=step, values=values)))
     return columns, rows
-
-
-def _document(step: int, values: Mapping[str, float]) -> dict[str, object]:
-    return {"step": step, "values": dict(values)}
 
 
 def _number(value: float) -> ListingCell:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -38,7 +37,7 @@ def nodes(*, view: ListingView) -> None:
     slow = {node.name: to_dict(node) for node in status.slow}
     rows = [_row(node, holders.get(node.name, ""), now, slow.get(node.name)) for node in idle_nodes]
     if view.as_json:
-        rows += [ListingRow(_quarantined_cells(node), partial(_quarantined_dict, node)) for node in status.quarantined]
+        rows += map(_quarantined_row, status.quarantined)
     print_listing(_COLUMNS, rows, view, nothing="no idle nodes")
 
 
@@ -71,13 +70,10 @@ def _row(node: resources_pb2.Node, job: str, now: float, slow: dict[str, Any] | 
     return ListingRow(cells, lambda: to_dict(node) | {"jobId": job} | ({"slow": slow} if slow else {}))
 
 
-def _quarantined_cells(node: scavenger_pb2.QuarantinedNode) -> list[ListingCell | str]:
+def _quarantined_row(node: scavenger_pb2.QuarantinedNode) -> ListingRow:
     """A node that is not idle for us, with a cell for each of `_COLUMNS`: rows are sorted by them."""
-    return [node.name, *("" for _ in _COLUMNS[1:])]
-
-
-def _quarantined_dict(node: scavenger_pb2.QuarantinedNode) -> dict[str, Any]:
-    return {"name": node.name, "quarantined": to_dict(node)}
+    cells = [node.name, *("" for _ in _COLUMNS[1:])]
+    return ListingRow(cells, lambda: {"name": node.name, "quarantined": to_dict(node)})
 
 
 _RELEASE_SECONDS = 30.0

@@ -17,7 +17,6 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.generate import generate as draw
 from malletrain.scavenger.idle_trace import Trace
 from malletrain.scavenger.trace_files import read_trace
-from malletrain.simulator.traces.columns import Seconds
 from malletrain.simulator.traces.presets import PRESETS, preset_trace
 from malletrain.simulator.traces.synthesize import histogram, ks_distance, renewals_of, synthesize
 
@@ -53,16 +52,12 @@ def compare(original: Trace, synthetic: Trace, figure: Path | None) -> None:
         shares = (histogram(old, _LIMITS_S), histogram(new, _LIMITS_S))
         panels.append((title, _BINS, *shares))
         _print(title, *shares)
-        typer.echo(f"Kolmogorov-Smirnov distance of {title}: {_distance(old, new)} ({old.size} and {new.size})")
+        typer.echo(f"Kolmogorov-Smirnov distance of {title}: {ks_distance(old, new):.4f} ({old.size} and {new.size})")
     if figure is not None and panels:
         try:
             draw_histograms(figure, panels)
         except OSError as error:
             raise InvalidInputError("--figure", f"a file that can be written ({error})", str(figure)) from error
-
-
-def _distance(old: Seconds, new: Seconds) -> str:
-    return f"{ks_distance(old, new):.4f}"
 
 
 def _print(title: str, old: tuple[float, ...], new: tuple[float, ...]) -> None:

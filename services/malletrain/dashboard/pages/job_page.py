@@ -16,7 +16,7 @@ from malletrain.dashboard.figures import columns, plots
 from malletrain.dashboard.figures.colours import Colours
 from malletrain.dashboard.figures.columns import Columns, Series
 from malletrain.dashboard.pages import markup, views
-from malletrain.dashboard.pages.actions import Action, actions_html, job_actions
+from malletrain.dashboard.pages.actions import actions_html, job_actions
 from malletrain.dashboard.pages.job_answers import (
     job_manager,
     journal_of,
@@ -290,7 +290,7 @@ class JobPage(Page):
                 "facts": markup.facts(self._facts()),
                 "log": log,
                 "together": markup.links(self._together()),
-                "actions": actions_html(self._actions()),
+                "actions": actions_html(job_actions(self.viewer.user, self.viewer.role, self._fact())),
             },
             {"journal": tuple(rows)},
         )
@@ -307,9 +307,6 @@ class JobPage(Page):
             return []
         link = self.selection.link("compare", job="", group=group, owner=fact.owner, metric="")
         return [(f"Compare with the others of {group}", link, False)]
-
-    def _actions(self) -> tuple[Action, ...]:
-        return job_actions(self.viewer.user, self.viewer.role, self._fact())
 
     def _facts(self) -> list[tuple[str, str]]:
         fact = self._fact()

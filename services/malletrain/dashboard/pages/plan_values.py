@@ -58,7 +58,8 @@ def values_of(problem: AllocationProblem, after: Mapping[str, int]) -> PlanValue
         after: Nodes that each job got, by identifier.
     """
     per_job = [scale_values(job, problem) for job in problem.jobs]
-    wide = replace(problem, nodes=(*problem.nodes, _another(problem)))
+    # With one node more, by a name that no other has.
+    wide = replace(problem, nodes=(*problem.nodes, max(problem.nodes, default="") + "+"))
     wider = [scale_values(job, wide) for job in wide.jobs]
     jobs = tuple(_of_job(job.id, values, after.get(job.id, 0)) for job, values in zip(problem.jobs, wider, strict=True))
     if problem.kinds or any(map(requires_group, problem.jobs)):
@@ -86,8 +87,3 @@ def _of_job(job_id: str, values: ScaleValues, nodes: int) -> JobValue:
 def _step(values: ScaleValues, lower: int, upper: int) -> float:
     """Difference in value between two scales, per node."""
     return float(values.values[upper] - values.values[lower]) / float(values.sizes[upper] - values.sizes[lower])
-
-
-def _another(problem: AllocationProblem) -> str:
-    """A name that no node of a problem has."""
-    return max(problem.nodes, default="") + "+"

@@ -275,10 +275,6 @@ class JobTracker:
         """What its rescales cost."""
         return self._stalls
 
-    def points(self) -> tuple[MeasuredPoint, ...]:
-        """Throughput by scale, nodes ascending."""
-        return self._throughput.points()
-
     def scaling(self) -> JobScaling:
         """Throughput at each scale, and what rescales cost."""
         stalls = self._stalls

@@ -100,7 +100,9 @@ def estimate(
         points = _from_measured(grid, known, prior, fit or best_fit(known))
     else:
         grid = _grid(max_nodes, [min_nodes, *_powers_of_two(max_nodes)])
-        points = [_point(nodes, prior.rate * math.pow(nodes, prior.exponent), CurveSource.PRIOR) for nodes in grid]
+        points = [
+            CurvePoint(nodes, prior.rate * math.pow(nodes, prior.exponent), source=CurveSource.PRIOR) for nodes in grid
+        ]
     return _never_falling(points, known)
 
 
@@ -136,10 +138,6 @@ def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     return [mean for mean, _, length in blocks for _ in range(length)]
 
 
-def _point(nodes: int, rate: float, source: CurveSource) -> CurvePoint:
-    return CurvePoint(nodes, rate, source=source)
-
-
 def _from_declared(
     grid: Sequence[int], drawn: Sequence[CurvePoint], known: Sequence[CurvePoint], prior: Prior
 ) -> list[CurvePoint]:
@@ -153,13 +151,13 @@ def _from_declared(
     points = []
     for nodes in grid:
         if nodes in exact:
-            points.append(_point(nodes, exact[nodes], CurveSource.MEASURED))
+            points.append(CurvePoint(nodes, exact[nodes], source=CurveSource.MEASURED))
         elif known:
             ratio = math.exp(interpolated(math.log(nodes), ratios)) if ratios else 1.0
-            points.append(_point(nodes, shape[nodes] * ratio, CurveSource.EXTRAPOLATED))
+            points.append(CurvePoint(nodes, shape[nodes] * ratio, source=CurveSource.EXTRAPOLATED))
         else:
             source = CurveSource.DECLARED if nodes <= drawn[-1].nodes else CurveSource.EXTRAPOLATED
-            points.append(_point(nodes, shape[nodes], source))
+            points.append(CurvePoint(nodes, shape[nodes], source=source))
     return points
 
 
@@ -188,7 +186,9 @@ def _from_measured(grid: Sequence[int], known: Sequence[CurvePoint], prior: Prio
         else:
             nearest = known[0] if nodes < known[0].nodes else known[-1]
             rate = nearest.rate * math.pow(nodes / nearest.nodes, exponent)
-        points.append(_point(nodes, rate, CurveSource.MEASURED if nodes in exact else CurveSource.EXTRAPOLATED))
+        points.append(
+            CurvePoint(nodes, rate, source=CurveSource.MEASURED if nodes in exact else CurveSource.EXTRAPOLATED)
+        )
     return points
 
 

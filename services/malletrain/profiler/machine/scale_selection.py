@@ -73,7 +73,8 @@ def next_adaptive(
         return candidates[-1] if candidates else None
     fits = all_fits(known)
     unmodelled = min(fit.misfit for fit in fits if fit.name != MONOTONE) > _INSENSITIVE_FACTOR * tolerance
-    sensitive = unmodelled or (planned_scale is not None and _plans_differ(fits, planned_scale))
+    plans_differ = planned_scale is not None and len({planned_scale(fit.rate) for fit in fits}) > 1
+    sensitive = unmodelled or plans_differ
     allowed = tolerance if sensitive else _INSENSITIVE_FACTOR * tolerance
     wanted = [scale for scale in candidates if unmodelled or disagreement(fits, scale) > allowed]
     following = wanted[-1] if wanted else 0
@@ -129,7 +130,3 @@ def is_usable(min_nodes: int, max_nodes: int, points: Sequence[CurvePoint], targ
         return False
     wanted = 1 if max_nodes == min_nodes else 2 if max_nodes <= 4 * min_nodes else 3
     return len(sure) >= min(wanted, max_nodes - min_nodes + 1)
-
-
-def _plans_differ(fits: Sequence[Fit], planned_scale: PlannedScale) -> bool:
-    return len({planned_scale(fit.rate) for fit in fits}) > 1

@@ -32,7 +32,6 @@ from malletrain.reproduce.fleet.trials import (
     WAITING,
     FleetResults,
     FleetTrial,
-    known_or_not,
     published_problem,
 )
 from malletrain.simulator.fleet.idle_nodes import (
@@ -302,7 +301,7 @@ def _unknown(results: FleetResults) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for how in RIVALS:
         for known in (True, False):
-            trials = [known_or_not(how, gpus, known=known) for gpus in GPUS]
+            trials = [FleetTrial(how, gpus, epochs_known=known) for gpus in GPUS]
             rows.append((how, "known" if known else "24 believed of all", *results.seconds(trials)))
     return Exhibit(
         "epochs",

@@ -77,14 +77,11 @@ def _profiled() -> Exhibit:
         (model.rates[:PROFILED] for model in published_problem(PROFILED).models), key=lambda rates: rates[0]
     )
     drawn = {"slowest": curves[0], "median": curves[len(curves) // 2], "fastest": curves[-1]}
-    rows = [
-        (
-            gpus,
-            *(curve[gpus - 1] for curve in drawn.values()),
-            *_speedups([curve[gpus - 1] / curve[0] for curve in curves]),
-        )
-        for gpus in _GPUS
-    ]
+    rows = []
+    for gpus in _GPUS:
+        speedups = [curve[gpus - 1] / curve[0] for curve in curves]
+        rates = (curve[gpus - 1] for curve in drawn.values())
+        rows.append((gpus, *rates, min(speedups), median(speedups), max(speedups)))
     return Exhibit(
         "supplement-figure-3",
         "Supplement, Fig. 3: profiled rates of 100 networks",
@@ -100,7 +97,3 @@ def _profiled() -> Exhibit:
             {name: ([float(gpus) for gpus in _GPUS], list(curve)) for name, curve in drawn.items()},
         ),
     )
-
-
-def _speedups(values: Sequence[float]) -> tuple[float, float, float]:
-    return min(values), median(values), max(values)

@@ -260,7 +260,9 @@ class FleetPlanOfTrials:
         """All simulations, each once."""
         trials = [FleetTrial(how, gpus, seed=seed) for how in RANDOM for gpus in GPUS for seed in range(self.orders)]
         trials += [FleetTrial(how, gpus) for how in SINGLE for gpus in GPUS]
-        trials += [known_or_not(how, gpus, known=known) for how in RIVALS for gpus in GPUS for known in (False, True)]
+        trials += [
+            FleetTrial(how, gpus, epochs_known=known) for how in RIVALS for gpus in GPUS for known in (False, True)
+        ]
         for gpus in SOME_GPUS:
             trials += [FleetTrial(how, gpus, rate) for how in (*RIVALS, "lower bound") for rate in PREPROCESS]
             trials += [FleetTrial("fleet", gpus, tolerance=value) for value in TOLERANCES]
@@ -271,11 +273,6 @@ class FleetPlanOfTrials:
     def noisy(self, how: str, gpus: int, noise: float) -> list[FleetTrial]:
         """Simulations with as many draws of noise."""
         return [FleetTrial(how, gpus, noise=noise, seed=seed) for seed in range(self.seeds if noise else 1)]
-
-
-def known_or_not(how: str, gpus: int, *, known: bool) -> FleetTrial:
-    """A simulation with known or unknown epochs."""
-    return FleetTrial(how, gpus, epochs_known=known)
 
 
 @dataclass(frozen=True)
@@ -293,7 +290,7 @@ class FleetResults:
         """The result with the paper's settings; of random orders the means."""
         if how == "makespan":
             # Nobody knows epochs beforehand; the other ways of this kind do not ask for them.
-            return self.by_trial[known_or_not(how, gpus, known=False)]
+            return self.by_trial[FleetTrial(how, gpus, epochs_known=False)]
         if how not in RANDOM:
             return self.by_trial[FleetTrial(how, gpus)]
         every = [self.by_trial[FleetTrial(how, gpus, seed=seed)] for seed in range(self.plan.orders)]

@@ -93,9 +93,9 @@ def audit(method: str, identity: Identity | None, request: Any, peer: str, refus
     """
     # Whoever needs no token costs nothing either, whether allowed or not.
     costs_nothing = bool(refused) or identity is None
-    if costs_nothing and not _REFUSALS.count_refusal(
-        RefusalKind(_who(identity, peer), method, refused[:_MAX_REASON_LENGTH])
-    ):
+    # Without the port: whoever calls again has another one.
+    who = identity.user if identity else peer.rpartition(":")[0]
+    if costs_nothing and not _REFUSALS.count_refusal(RefusalKind(who, method, refused[:_MAX_REASON_LENGTH])):
         return
     log = refusal_logger(_LOGGER) if costs_nothing else structlog.get_logger(_LOGGER)
     log.info(
@@ -109,11 +109,6 @@ def audit(method: str, identity: Identity | None, request: Any, peer: str, refus
         allowed=not refused,
         **({"reason": refused} if refused else {}),
     )
-
-
-def _who(identity: Identity | None, peer: str) -> str:
-    """By whom refusals are counted: whoever calls again has another port."""
-    return identity.user if identity else peer.rpartition(":")[0]
 
 
 def _report(kind: RefusalKind, count: int) -> None:

@@ -146,7 +146,7 @@ def _certificate(state_dir: Path, role: str, now: float, lifespan_seconds: float
         authority = _authority(make_keys_folder(state_dir), now)
         private_folder(path.parent)
         if anew or not _is_good(path, authority, role, now):
-            _write(path, issuing.issue(authority, role, now, lifespan_seconds))
+            write_atomically(path, _text(issuing.issue(authority, role, now, lifespan_seconds)), mode=_PRIVATE)
     except OSError as error:
         raise InvalidInputError("state_dir", f"a folder with usable certificates ({error})", str(state_dir)) from error
     return path
@@ -199,10 +199,6 @@ def _is_good(path: Path, authority: Authority, role: str, now: float) -> bool:
     if not issuing.is_issued_by(file, authority, role):
         return False
     return issuing.is_current(x509.load_pem_x509_certificate(file.certificate), now)
-
-
-def _write(path: Path, parts: CertificateFile) -> None:
-    write_atomically(path, _text(parts), mode=_PRIVATE)
 
 
 def _text(parts: CertificateFile) -> str:

@@ -253,10 +253,6 @@ class ConnectionLimiter:
             self._log.warning("connections can't be counted", error=str(error))
             return 0
         if closed:
-            whose = sorted({_name(connection.owner, connection.address) for connection in extra})
+            whose = sorted({each.address if each.owner is None else f"uid {each.owner}" for each in extra})
             self._log.warning("connections closed: too many of one peer", closed=closed, peers=whose[:10])
         return closed
-
-
-def _name(owner: int | None, address: str) -> str:
-    return address if owner is None else f"uid {owner}"

@@ -32,9 +32,9 @@ from malletrain.runtime.limits import ServerLimits
 from malletrain.runtime.node_names import check_node_name
 from malletrain.runtime.server import server_options
 from malletrain.scavenger.acquisition.node_certificates import NodeCertificates
-from malletrain.scavenger.machine.slow_nodes import MAX_SECONDS, NodeSpeed, SpeedTold, ignore_speed
+from malletrain.scavenger.machine.slow_nodes import MAX_SECONDS, NodeSpeed, SpeedTold
 from malletrain.scavenger.sources.base import SourceError
-from malletrain.scavenger.telemetry.metrics import AGENT_LEFT, ReclaimTimer, ignore_time
+from malletrain.scavenger.telemetry.metrics import AGENT_LEFT, ReclaimTimer
 from malletrain.tls.channels import KEEPALIVE
 from malletrain.tls.credentials import peer_certificate, peer_node, server_credentials
 from malletrain.tls.files import CertificateFileError, parse_certificate_file
@@ -95,14 +95,14 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         self,
         certificate: Path,
         on_change: Callable[[], None],
-        reclaim_timer: ReclaimTimer = ignore_time,
+        reclaim_timer: ReclaimTimer = lambda *_: None,
         limits: ServerLimits | None = None,
         monitor: str | None = None,
         certificates: NodeCertificates | None = None,
         expects: Callable[[str], bool] = lambda _: True,
         clock: Clock | None = None,
         most_clock_seconds: float = math.inf,
-        speed_told: SpeedTold = ignore_speed,
+        speed_told: SpeedTold = lambda *_: None,
     ) -> None:
         """
         Args:

@@ -29,12 +29,12 @@ from malletrain.scavenger.machine.placeholders import (
     PlaceholderPhase,
     PlaceholderPolicy,
 )
-from malletrain.scavenger.machine.slow_nodes import SpeedTold, ignore_speed
+from malletrain.scavenger.machine.slow_nodes import SpeedTold
 from malletrain.scavenger.machine.submission_backoff import BackoffPolicy
 from malletrain.scavenger.sources.base import NodeSource, NoPlaceholders, PlaceholderView, SourceStatus, WrappingSource
 from malletrain.scavenger.sources.schedulers.commands import Input, RunCommand, run_command
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings, NodeCheckSettings
-from malletrain.scavenger.telemetry.metrics import ReclaimTimer, ignore_time
+from malletrain.scavenger.telemetry.metrics import ReclaimTimer
 
 _RETURN_SECONDS = 3.0
 """How long the agents of an earlier life of this service have to report before the first observation."""
@@ -245,10 +245,10 @@ def build_held_source(
     debounce_seconds: float,
     clock: Clock,
     demand: NodeDemand,
-    reclaim_timer: ReclaimTimer = ignore_time,
+    reclaim_timer: ReclaimTimer = lambda *_: None,
     check: NodeCheckSettings | None = None,
     gpu_nice: int | None = None,
-    speed_told: SpeedTold = ignore_speed,
+    speed_told: SpeedTold = lambda *_: None,
 ) -> HeldSource:
     """A source of the nodes that are held.
 

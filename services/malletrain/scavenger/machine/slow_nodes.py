@@ -37,11 +37,6 @@ SpeedTold = Callable[[str, NodeSpeed], object]
 """Told the name of a node and how fast it is."""
 
 
-def ignore_speed(name: str, speed: NodeSpeed) -> None:
-    """What is told where nobody wants to know."""
-    del name, speed
-
-
 class SlowByMeasure(NamedTuple):
     """A node that is slower than its pool.
 

@@ -12,7 +12,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
-from malletrain.scavenger.machine.slow_nodes import SpeedTold, ignore_speed
+from malletrain.scavenger.machine.slow_nodes import SpeedTold
 from malletrain.scavenger.node_traits import facts_by_node
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import NodeSource
@@ -21,7 +21,7 @@ from malletrain.scavenger.sources.placed import PlacedSource, paths_of
 from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
 from malletrain.scavenger.sources.trace import StaticSource, TraceSource
 from malletrain.scavenger.state_file import TRACE_ORIGIN, ScavengerStateFile
-from malletrain.scavenger.telemetry.metrics import ReclaimTimer, ignore_time
+from malletrain.scavenger.telemetry.metrics import ReclaimTimer
 from malletrain.scavenger.trace_files import read_trace
 
 
@@ -31,8 +31,8 @@ def build_source(
     state_file: ScavengerStateFile,
     clock: Clock,
     credential: ServiceCredential | None = None,
-    reclaim_timer: ReclaimTimer = ignore_time,
-    speed_told: SpeedTold = ignore_speed,
+    reclaim_timer: ReclaimTimer = lambda *_: None,
+    speed_told: SpeedTold = lambda *_: None,
 ) -> NodeSource:
     """The source that the settings name, with the topology that they say.
 

@@ -23,11 +23,6 @@ ReclaimTimer = Callable[[str, float], None]
 """Told the name of a step of a reclaim and how long it took, in seconds."""
 
 
-def ignore_time(step: str, seconds: float) -> None:
-    """The timer where times are not measured."""
-    del step, seconds
-
-
 @dataclass(frozen=True)
 class Gauges:
     """Values of the gauges at a scrape.

@@ -185,6 +185,8 @@ def usage_of(schedule: Schedule, machine: MachineResources, measured_s: tuple[fl
         return math.fsum(amount_of(run) * length_s for run, length_s in lengths) / (span_s * total) if total else 0.0
 
     ssd = machine.ssd_gb if machine.has_ssd else None
+    # Classes that include their first number, as those that exclude it.
+    sizes = [(name, low - 1, high) for name, low, high in _SIZES]
     slowdowns = [_slowdown(run) for run in runs if run.end_s - run.start_s >= _MIN_RUN_S]
     return UsageMetrics(
         node_usage=share(lambda run: run.job.nodes, machine.nodes),
@@ -197,16 +199,11 @@ def usage_of(schedule: Schedule, machine: MachineResources, measured_s: tuple[fl
         mean_slowdown=fmean(slowdowns) if slowdowns else 1.0,
         mean_bounded_slowdown=fmean(run.bounded_slowdown for run in runs),
         makespan_s=schedule.last_end_s,
-        waits_by_nodes=_waits(runs, lambda run: run.job.nodes, _halved(_SIZES)),
+        waits_by_nodes=_waits(runs, lambda run: run.job.nodes, sizes),
         waits_by_burst_buffer=_waits(runs, lambda run: run.job.burst_buffer_gb, _REQUESTS),
         waits_by_run=_waits(runs, lambda run: run.end_s - run.start_s, _RUNS),
         idle=idle_causes(schedule, machine, first_s, last_s),
     )
-
-
-def _halved(classes: Iterable[_Class]) -> tuple[_Class, ...]:
-    """Classes that include their first number, as those that exclude it."""
-    return tuple((name, low - 1, high) for name, low, high in classes)
 
 
 def _waits(runs: Iterable[BatchRun], value: Callable[[BatchRun], float], classes: Iterable[_Class]) -> dict[str, float]:

@@ -45,9 +45,3 @@ class EventQueue:
         self.now = self.next_time
         while self.next_time == self.now:
             heappop(self._entries)[-1]()
-
-    def run_until(self, end: float) -> None:
-        """Run all actions before `end`, and let it be `end` then."""
-        while self.next_time < end:
-            self.run_instant()
-        self.now = end
