@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.cli.demo.recorder import JobChange, NodeChange, RunHistory, idle_intervals
+from malletrain.cli.demo.recorder import JobChange, NodeChange, RunHistory, idle_intervals, node_seconds
 from malletrain.cli.demo.summary import divide_offer, most_usable
 
 END = 100.0
@@ -137,5 +137,4 @@ def test_the_parts_add_up_to_the_offer(changes: list[object]) -> None:
     history.jobs.sort(key=lambda change: change.time)
     parts = divide_offer(history, END)
     assert min(parts.values()) >= 0
-    offered = sum(interval.end - interval.start for interval in idle_intervals(history.nodes, END))
-    assert sum(parts.values()) == pytest.approx(offered)
+    assert sum(parts.values()) == pytest.approx(node_seconds(idle_intervals(history.nodes, END)))

@@ -94,7 +94,7 @@ class Kept:
     def python(self) -> str:
         if self._python:
             return self._python
-        config = self.manager._config
+        config = self.manager.config
         assert config is not None
         return config.interpreter
 

@@ -111,6 +111,11 @@ def training_intervals(changes: Iterable[JobChange], end: float) -> list[NodeInt
     return intervals + [NodeInterval(node, start, end, job_id) for (job_id, node), start in since.items()]
 
 
+def node_seconds(intervals: Iterable[NodeInterval]) -> float:
+    """Total length of periods in node-seconds."""
+    return sum(interval.end - interval.start for interval in intervals)
+
+
 _RETRY_SECONDS = 0.2
 _TRAINING = (resources_pb2.JOB_STATE_RUNNING, resources_pb2.JOB_STATE_RESCALING)
 
