@@ -73,8 +73,7 @@ def next_adaptive(
         return candidates[-1] if candidates else None
     fits = all_fits(known)
     unmodelled = min(fit.misfit for fit in fits if fit.name != MONOTONE) > _INSENSITIVE_FACTOR * tolerance
-    plans_differ = planned_scale is not None and len({planned_scale(fit.rate) for fit in fits}) > 1
-    sensitive = unmodelled or plans_differ
+    sensitive = unmodelled or (planned_scale is not None and len({planned_scale(fit.rate) for fit in fits}) > 1)
     allowed = tolerance if sensitive else _INSENSITIVE_FACTOR * tolerance
     wanted = [scale for scale in candidates if unmodelled or disagreement(fits, scale) > allowed]
     following = wanted[-1] if wanted else 0
