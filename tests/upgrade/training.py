@@ -86,20 +86,28 @@ class Training:
         told = json.loads((self.folder / SUPERVISOR_FILE).read_text())
         supervisor = ProcessId(told["pid"], told["start_time"])
         assert supervisor.alive()
-        workers = {line["pid"] for line in lines_in(self.folder) if line["event"] == "start"}
-        return Processes(supervisor, frozenset(pid for pid in workers if psutil.pid_exists(pid)))
+        return Processes(supervisor, self._workers())
+
+    def _workers(self) -> frozenset[int]:
+        started = {line["pid"] for line in lines_in(self.folder) if line["event"] == "start"}
+        return frozenset(pid for pid in started if psutil.pid_exists(pid))
 
     def wait_trains_on(self, nodes: Collection[str]) -> None:
-        """Wait until it trains on these nodes, and until JobManager has heard of further samples."""
+        """Wait until it trains on these nodes, with a worker on each, and JobManager has heard of further samples."""
 
         def trains() -> bool:
             found = self.job()
             return found.state == resources_pb2.JOB_STATE_RUNNING and set(found.confirmed_nodes) == set(nodes)
 
         wait_until(trains, PATIENCE, f"a training on {sorted(nodes)}")
-        before, noted = self.job().samples, len(lines_in(self.folder))
+        # Samples of the workers before may still be on their way, and the others' first line comes after that of one.
+        wait_until(lambda: len(self._workers()) == len(nodes), PATIENCE, f"{len(nodes)} workers")
+        before, noted = self.job().samples, self._batches()
         wait_until(lambda: self.job().samples > before, PATIENCE, "more samples")
-        wait_until(lambda: len(lines_in(self.folder)) > noted, PATIENCE, "more batches")
+        wait_until(lambda: self._batches() > noted, PATIENCE, "more batches")
+
+    def _batches(self) -> int:
+        return sum(line["event"] == "batch" for line in lines_in(self.folder))
 
     def end(self, *, repeats: bool = False, by_steps: bool = False) -> None:
         """Let the training come to its end: completed, without a restart, and every sample trained on.
