@@ -35,6 +35,38 @@ from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
+_MAX_SCRIPT_BYTES = 1 << 20
+_OPTIONS = {
+    "array.max_admitted": "--array",
+    "array_parameters": "--array",
+    "burst_buffer_gb": "--burst-buffer",
+    "cold_start": "--cold",
+    "dependencies": "--after",
+    "environment": "--env",
+    "excluded_nodes": "--exclude",
+    "gpu_memory_mib": "--gpu-memory",
+    "max_nodes": "--max",
+    "memory_mib": "--memory",
+    "min_nodes": "--min",
+    "permitted_nodes": "--permitted",
+    "scale_down_seconds": "--scale-down",
+    "scale_up_seconds": "--scale-up",
+    "slots_per_node": "--slots",
+    "topology_level": "--topology",
+    "working_directory": "--workdir",
+    "start_seconds": "--start-limit",
+    "step_seconds": "--step-limit",
+    "evaluation_seconds": "--evaluation-limit",
+    "save_seconds": "--save-limit",
+    "release_grace_seconds": "--release-grace",
+    "leave_grace_seconds": "--leave-grace",
+}
+"""Options that have other names than the fields of a specification which they fill."""
+_NOT_OF_OPTIONS = ("command", "fleet", "launch_note")
+_GROUPS = re.compile(r"(?:needs|limits|dependencies)\.")
+_FIELD = re.compile(r"specs\[\d+\]\.((?:(?:needs|limits|dependencies|array)\.)?[a-z_]+)")
+_NUMBERS_OF_NODES = re.compile(r"\b(min_nodes|max_nodes)\b")
+
 
 @help_panels(
     {
@@ -363,39 +395,6 @@ def read_specs(path: Path) -> list[resources_pb2.JobSpec]:
         )
         raise InvalidInputError(str(path), f"a JSON list of job specs ({error}){hint}") from None
     return list(request.specs)
-
-
-_MAX_SCRIPT_BYTES = 1 << 20
-_OPTIONS = {
-    "array.max_admitted": "--array",
-    "array_parameters": "--array",
-    "burst_buffer_gb": "--burst-buffer",
-    "cold_start": "--cold",
-    "dependencies": "--after",
-    "environment": "--env",
-    "excluded_nodes": "--exclude",
-    "gpu_memory_mib": "--gpu-memory",
-    "max_nodes": "--max",
-    "memory_mib": "--memory",
-    "min_nodes": "--min",
-    "permitted_nodes": "--permitted",
-    "scale_down_seconds": "--scale-down",
-    "scale_up_seconds": "--scale-up",
-    "slots_per_node": "--slots",
-    "topology_level": "--topology",
-    "working_directory": "--workdir",
-    "start_seconds": "--start-limit",
-    "step_seconds": "--step-limit",
-    "evaluation_seconds": "--evaluation-limit",
-    "save_seconds": "--save-limit",
-    "release_grace_seconds": "--release-grace",
-    "leave_grace_seconds": "--leave-grace",
-}
-"""Options that have other names than the fields of a specification which they fill."""
-_NOT_OF_OPTIONS = ("command", "fleet", "launch_note")
-_GROUPS = re.compile(r"(?:needs|limits|dependencies)\.")
-_FIELD = re.compile(r"specs\[\d+\]\.((?:(?:needs|limits|dependencies|array)\.)?[a-z_]+)")
-_NUMBERS_OF_NODES = re.compile(r"\b(min_nodes|max_nodes)\b")
 
 
 def refuse_other_files(command: Sequence[str]) -> None:
