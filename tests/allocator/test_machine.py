@@ -195,8 +195,7 @@ def test_what_a_plan_has_changed_is_known_from_its_answer() -> None:
     wanted = ("n1", "n2", "n3")
     after = replace(
         before,
-        plannable=replace(before.plannable, current_nodes=wanted),
-        wanted_nodes=wanted,
+        plannable=replace(before.plannable, current_nodes=wanted, wanted_nodes=wanted),
         plan_generation=apply.plan.generation,
     )
     driver.tell(nodes("n4"))
@@ -318,7 +317,7 @@ def named(driver: Driver, outcome: PlanOutcome = PlanOutcome.APPLIED) -> list[st
 
 def reported(driver: Driver, *jobs: CachedJob) -> JobsReported:
     """JobManager's report of these jobs, and that it has applied the newest plan."""
-    settled = (replace(job, wanted_nodes=job.plannable.current_nodes) for job in jobs)
+    settled = (replace(job, plannable=replace(job.plannable, wanted_nodes=job.plannable.current_nodes)) for job in jobs)
     return JobsReported(tuple(settled), generation=driver.machine.generation)
 
 

@@ -187,7 +187,7 @@ def test_a_stop_that_was_planned_leads_to_no_plan_without_its_nodes_before_it_ta
     found.update_jobs([cached_job("b", "n2")])
     applied(trigger, found, 100.0)
     stopping = replace(cached_job("b", "n2", state=JobState.STOPPING), stopping_since=100.0)
-    found.update_jobs([replace(cached_job("a", "n1"), wanted_nodes=("n1", "n2")), stopping])
+    found.update_jobs([cached_job("a", "n1", wanted_nodes=("n1", "n2")), stopping])
     assert trigger.reason(found, 100.5, 100.5) == "jobs ended: b"
     applied(trigger, found, 100.5)
     assert trigger.wait_seconds(found, 100.5, 100.5) == 1.5

@@ -113,7 +113,7 @@ def test_newer_stays_do_not_change_what_a_node_is() -> None:
 
 def test_a_stopping_job_and_its_nodes_stay_out() -> None:
     found = cache()
-    found.update_jobs([replace(cached_job("a", "n1", state=JobState.STOPPING), wanted_nodes=("n2",))])
+    found.update_jobs([cached_job("a", "n1", state=JobState.STOPPING, wanted_nodes=("n2",))])
     problem = build_problem(found.plan_input(0.0), OPTIONS)
     assert problem.nodes == ("n3",)
     assert [entry.id for entry in problem.jobs] == ["b"]
@@ -206,7 +206,7 @@ def test_the_input_of_a_plan_is_made_anew_only_where_something_has_changed() -> 
 
 def test_nodes_that_go_from_a_stopping_job_to_another_are_planned_on_unless_the_stop_takes_long() -> None:
     found = cache()
-    growing = replace(cached_job("a", "n1"), wanted_nodes=("n1", "n2"))
+    growing = cached_job("a", "n1", wanted_nodes=("n1", "n2"))
     stopping = replace(cached_job("b", "n2", "n3", state=JobState.STOPPING), stopping_since=100.0)
     found.update_jobs([growing, stopping])
     assert found.plan_input(100.1).busy_nodes == {"n3"}, "nobody was promised n3"
@@ -221,7 +221,7 @@ def test_nodes_that_go_from_a_stopping_job_to_another_are_planned_on_unless_the_
 
 def test_a_stopping_job_promises_its_own_nodes_to_nobody() -> None:
     found = cache()
-    moving = replace(cached_job("b", "n2", state=JobState.STOPPING), wanted_nodes=("n2", "n3"), stopping_since=100.0)
+    moving = cached_job("b", "n2", state=JobState.STOPPING, wanted_nodes=("n2", "n3"), stopping_since=100.0)
     found.update_jobs([moving])
     assert found.plan_input(100.1).busy_nodes == {"n2", "n3"}
 

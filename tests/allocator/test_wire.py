@@ -43,9 +43,9 @@ def test_a_job() -> None:
         not_before=Timestamp(seconds=100),
         plan_generation=3,
     )
-    plannable = PlannableJob("j1", 2, 8, ("n1",), permitted_nodes=(2, 8))
+    plannable = PlannableJob("j1", 2, 8, ("n1",), permitted_nodes=(2, 8), wanted_nodes=("n2",))
     assert messages.job_from_proto(message) == CachedJob(
-        plannable, JobState.WAITING, True, ("n2",), 100.0, 3, environment="/home/ada/venv/bin/python torchrun cold"
+        plannable, JobState.WAITING, True, 100.0, 3, environment="/home/ada/venv/bin/python torchrun cold"
     )
     message.ClearField("not_before")
     assert messages.job_from_proto(message).not_before is None

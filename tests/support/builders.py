@@ -54,7 +54,12 @@ def job(number: int = 1, *nodes: str, spec: JobSpec | None = None, **fields: Any
 
 
 def cached_job(
-    name: str, *commanded: str, confirmed: Collection[str] | None = None, max_nodes: int = 4, **fields: Any
+    name: str,
+    *commanded: str,
+    confirmed: Collection[str] | None = None,
+    max_nodes: int = 4,
+    wanted_nodes: tuple[str, ...] = (),
+    **fields: Any,
 ) -> CachedJob:
     """A job of the Allocator's own that runs on nodes; without any it waits."""
     given = {
@@ -62,7 +67,8 @@ def cached_job(
         "admitted": True,
         "confirmed_nodes": frozenset(commanded if confirmed is None else confirmed),
     }
-    return CachedJob(PlannableJob(name, 1, max_nodes, current_nodes=commanded), **{**given, **fields})
+    plannable = PlannableJob(name, 1, max_nodes, current_nodes=commanded, wanted_nodes=wanted_nodes)
+    return CachedJob(plannable, **{**given, **fields})
 
 
 def job_fact(job_id: str = "j1", *nodes: str, **fields: Any) -> JobFact:

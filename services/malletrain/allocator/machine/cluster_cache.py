@@ -28,7 +28,6 @@ class CachedJob:
     Attributes:
         plannable: What a plan needs to know of it; `current_nodes` are its commanded nodes.
         admitted: Whether it takes part in plans.
-        wanted_nodes: Its nodes by the newest plan.
         not_before: Until when it backs off, in seconds since the epoch; None where it does not.
         plan_generation: Generation of the newest plan that has changed its nodes.
         confirmed_nodes: Nodes that its workers have confirmed to train on.
@@ -41,7 +40,6 @@ class CachedJob:
     plannable: PlannableJob
     state: JobState
     admitted: bool
-    wanted_nodes: tuple[str, ...] = ()
     not_before: float | None = None
     plan_generation: int = 0
     confirmed_nodes: frozenset[str] = frozenset()
@@ -119,7 +117,7 @@ class ClusterCache:
     def wanted_nodes(self, job_id: str) -> tuple[str, ...] | None:
         """What JobManager has last reported to be wanted for a job; None: it is not known."""
         job = self._jobs.get(job_id)
-        return job.wanted_nodes if job is not None else None
+        return job.plannable.wanted_nodes if job is not None else None
 
     def note_generation(self, generation: int) -> None:
         """JobManager has applied a plan of this generation."""
@@ -292,7 +290,7 @@ class ClusterCache:
             (name, job.plannable.member)
             for job in jobs
             if job.state is JobState.STOPPING or job.plannable.id in faults
-            for name in (*job.plannable.current_nodes, *job.wanted_nodes)
+            for name in (*job.plannable.current_nodes, *job.plannable.wanted_nodes)
             if name not in kept_by_others
         ]
         handed_over = self._handed_over(now)
@@ -334,7 +332,7 @@ class ClusterCache:
         }
         if not stopping:
             return frozenset()
-        promised = (job.wanted_nodes for job in self._jobs.values() if job.may_be_planned(now))
+        promised = (job.plannable.wanted_nodes for job in self._jobs.values() if job.may_be_planned(now))
         return frozenset(name for nodes in promised for name in nodes if name in stopping)
 
     def next_overdue(self, now: float) -> float | None:

@@ -95,6 +95,8 @@ class JobDemand(JobTerms, IdentifiedJob):
         needs: What it needs of its nodes, and how many meet each of it: only explanations use it.
         topology: Whether it matters how near its nodes are to each other. Only a requirement changes numbers of nodes.
         value: What its speed counts for, besides the weight.
+        wanted_nodes: Its nodes by the newest plan, where it does not have just these yet; empty otherwise. It keeps or
+            takes them rather than others. Those that are not in the problem, or another job's, do not matter.
     """
 
     curve: tuple[ScalingPoint, ...]
@@ -108,6 +110,7 @@ class JobDemand(JobTerms, IdentifiedJob):
     unsuitable_kinds: tuple[int, ...] = ()
     needs: tuple[NeedCount, ...] = ()
     value: ValueCurve = LINEAR
+    wanted_nodes: tuple[str, ...] = ()
 
     @property
     def unit_rate(self) -> float:

@@ -143,6 +143,7 @@ class PlannableJob(JobTerms, IdentifiedJob):
         needs: What it needs of each of its nodes.
         takes_slow: Whether slow nodes are never left out for it: it stands for a fleet, which divides its nodes itself.
         value: What its speed is worth.
+        wanted_nodes: Its nodes by the newest plan.
     """
 
     current_nodes: tuple[str, ...] = ()
@@ -152,6 +153,7 @@ class PlannableJob(JobTerms, IdentifiedJob):
     needs: NodeNeeds = NO_NEEDS
     takes_slow: bool = False
     value: PlannedValue = LINEAR_PLAN
+    wanted_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -433,4 +435,5 @@ def _made_demand(
         share_weight=job.share_weight,
         boot_seconds=boot_seconds,
         value=value,
+        wanted_nodes=job.wanted_nodes if job.member is None and job.wanted_nodes != job.current_nodes else (),
     )

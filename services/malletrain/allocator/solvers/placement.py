@@ -24,6 +24,9 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
     problem, the free nodes that are expected to stay longest. The problem's order of nodes breaks ties. Where not all
     nodes suit all jobs, they take the best ones that leave enough for the others.
 
+    Before all that comes what the newest plan says of jobs that do not have its nodes yet (`JobDemand.wanted_nodes`):
+    by the time that this plan is applied they may have them, and other nodes as many would be a migration.
+
     Jobs that prefer nodes near each other choose before the others, so that they span few groups (`near_nodes`); within
     a group the same rules hold. So do jobs that must be in groups, which the problem's kinds keep them in
     (`GroupTable.within`).
@@ -49,7 +52,8 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
         tree = NodeTree.of(problem.nodes, problem.paths) if near else None
         changed = _by_kind(problem, counts, free, rank, tree)
     else:
-        changed = _near(problem, counts, free, rank) if near else rearrange(held, counts, free, rank)
+        wanted = [job.wanted_nodes for job in problem.jobs]
+        changed = _near(problem, counts, free, rank) if near else rearrange(held, counts, free, rank, wanted)
 
     nodes = [changed.get(index, nodes) for index, nodes in enumerate(held)]
     return tuple(map(Assignment, [job.id for job in problem.jobs], _in_order(nodes, order, problem.nodes)))
@@ -92,7 +96,11 @@ def place_parts(parted: PartedProblem, problem: AllocationProblem) -> tuple[Assi
 
 
 def rearrange(
-    held: Sequence[Collection[str]], counts: Sequence[int], free: Iterable[str], rank: Rank
+    held: Sequence[Collection[str]],
+    counts: Sequence[int],
+    free: Iterable[str],
+    rank: Rank,
+    wanted: Sequence[Collection[str]] = (),
 ) -> dict[int, list[str]]:
     """Choose the nodes of the jobs whose count changes; the other jobs keep theirs.
 
@@ -101,33 +109,71 @@ def rearrange(
         counts: New number of nodes of each job; their sum is at most the number of nodes, free ones included.
         free: Nodes that no job holds.
         rank: Sort key of a node; called only for free nodes and nodes of jobs that shrink.
+        wanted: Nodes that each job keeps or takes first; empty: no job minds.
 
     Returns:
-        New nodes of each changed job, by the job's index.
+        New nodes of each changed job, by the job's index; those that give up nodes first.
     """
     changed: dict[int, list[str]] = {}
     pool = list(free)
-    growing = []
+    growing: dict[int, list[str]] = {}
     for index, (nodes, count) in enumerate(zip(held, counts, strict=True)):
         if count < len(nodes):
-            best_first = sorted(nodes, key=rank)
+            best_first = _best_first(nodes, wanted[index] if wanted else (), rank)
             changed[index] = best_first[:count]
             pool += best_first[count:]
         elif count > len(nodes):
-            growing.append(index)
-    if len(growing) > 1 or (growing and counts[growing[0]] - len(held[growing[0]]) < len(pool)):
+            growing[index] = list(nodes)
+    if wanted:
+        pool = _take_wanted(wanted, growing, counts, pool)
+    missing = {index: counts[index] - len(nodes) for index, nodes in growing.items()}
+    if 0 < sum(missing.values()) < len(pool) or len(missing) > 1:
         pool.sort(key=rank)
     first = 0
-    for index in growing:
-        last = first + counts[index] - len(held[index])
-        changed[index] = [*held[index], *pool[first:last]]
-        first = last
-    return changed
+    for index, number in missing.items():
+        growing[index] += pool[first : first + number]
+        first += number
+    return changed | growing
+
+
+def _best_first(nodes: Iterable[str], wanted: Collection[str], rank: Rank) -> list[str]:
+    """Nodes that a shrinking job has, those first that it is to keep."""
+    best_first = sorted(nodes, key=rank)
+    if wanted:
+        best_first.sort(key=lambda node: node not in wanted)
+    return best_first
+
+
+def _take_wanted(
+    wanted: Sequence[Collection[str]], growing: Mapping[int, list[str]], counts: Sequence[int], pool: list[str]
+) -> list[str]:
+    """Give growing jobs those of the nodes wanted for them that nobody has.
+
+    Args:
+        wanted: Nodes that each job takes first; may be none.
+        growing: The nodes of each growing job, by its index; added to.
+        counts: Number of nodes that each job is to have.
+        pool: Nodes that nobody has.
+
+    Returns:
+        The nodes that nobody has then, in the same order.
+    """
+    minding = [index for index in growing if wanted[index]]
+    if not minding:
+        return pool
+    left = dict.fromkeys(pool)
+    for index in minding:
+        gained = [node for node in dict.fromkeys(wanted[index]) if node in left][: counts[index] - len(growing[index])]
+        growing[index].extend(gained)
+        for node in gained:
+            del left[node]
+    return list(left)
 
 
 def _near(problem: AllocationProblem, counts: Sequence[int], free: Sequence[str], rank: Rank) -> dict[int, list[str]]:
     """As `rearrange`, for jobs of which some prefer nodes near each other: these choose first."""
-    held = [job.current_nodes for job in problem.jobs]
+    held: list[Sequence[str]] = [job.current_nodes for job in problem.jobs]
+    wanted = [job.wanted_nodes for job in problem.jobs]
     choosing = [
         index
         for index, job in enumerate(problem.jobs)
@@ -139,16 +185,20 @@ def _near(problem: AllocationProblem, counts: Sequence[int], free: Sequence[str]
         len(nodes) if index in waiting else min(count, len(nodes))
         for index, (nodes, count) in enumerate(zip(held, counts, strict=True))
     ]
-    changed = rearrange(held, rest, free, rank)
+    changed = rearrange(held, rest, free, rank, wanted)
     released = [node for index, nodes_left in changed.items() for node in set(held[index]).difference(nodes_left)]
     pool = sorted([*free, *released], key=rank)
+    growing = {index: list(held[index]) for index in choosing if counts[index] > len(held[index])}
+    pool = _take_wanted(wanted, growing, counts, pool)
+    for index, nodes in growing.items():
+        held[index] = nodes
     if choosing:
         tree = NodeTree.of(problem.nodes, problem.paths)
         moves = [Move(tuple(tree.per_leaf(held[index])), counts[index]) for index in choosing]
         shares = divide(tree, moves, tree.per_leaf(pool)).shares
         for index, move, share in zip(choosing, moves, shares, strict=True):
             if move.shrinks:
-                changed[index], released = _split(tree, sorted(held[index], key=rank), share)
+                changed[index], released = _split(tree, _best_first(held[index], wanted[index], rank), share)
                 pool += released
         free_by_leaf: dict[int, list[str]] = {}
         for node in sorted(pool, key=rank, reverse=True):
@@ -159,7 +209,7 @@ def _near(problem: AllocationProblem, counts: Sequence[int], free: Sequence[str]
                 changed[index] = [*held[index], *gained]
         pool = sorted((node for nodes in free_by_leaf.values() for node in nodes), key=rank)
     now = [changed.get(index, nodes) for index, nodes in enumerate(held)]
-    return changed | rearrange(now, counts, pool, rank)
+    return changed | rearrange(now, counts, pool, rank, wanted)
 
 
 def _split(tree: NodeTree, best_first: Iterable[str], share: Share) -> tuple[list[str], list[str]]:
@@ -190,37 +240,43 @@ def _by_kind(
     near = {index for index, job in enumerate(problem.jobs) if job.topology is not TopologyPreference.NONE and tree}
     for index, (job, count) in enumerate(zip(problem.jobs, counts, strict=True)):
         if count > len(job.current_nodes):
+            changed[index] = list(job.current_nodes)
             growing.append(index)
         elif count < len(job.current_nodes):
             own_nodes = changed[index] = list[str]()
             if tree and index in near:
                 own: list[list[str]] = [[] for _ in table.capacity]
-                for node in sorted(job.current_nodes, key=rank, reverse=True):
+                for node in reversed(_best_first(job.current_nodes, job.wanted_nodes, rank)):
                     own[table.kind_of[node]].append(node)
                 own_nodes += _take_near_nodes(index, flow, own, rank, tree, ())
                 for kind, nodes in enumerate(own):
                     free_by_kind[kind] += nodes
                 continue
-            for node in sorted(job.current_nodes, key=rank):
+            for node in _best_first(job.current_nodes, job.wanted_nodes, rank):
                 kind = table.kind_of[node]
                 (own_nodes if flow.take_node(index, kind) else free_by_kind[kind]).append(node)
+    for index in growing:
+        for node in problem.jobs[index].wanted_nodes:
+            kind = table.kind_of.get(node)
+            if kind is not None and node in free_by_kind[kind] and flow.take_node(index, kind):
+                changed[index].append(node)
+                free_by_kind[kind].remove(node)
     for nodes in free_by_kind:
         nodes.sort(key=rank, reverse=True)
     order = sorted(growing, key=lambda index: index not in near)
     choosy = [at for at, index in enumerate(order) if index in near or problem.jobs[index].unsuitable_kinds]
     first_of_rest = max(choosy, default=-1) + 1
     for index in order[:first_of_rest]:
-        held = problem.jobs[index].current_nodes
         if tree and index in near:
-            changed[index] = [*held, *_take_near_nodes(index, flow, free_by_kind, rank, tree, held)]
+            changed[index] += _take_near_nodes(index, flow, free_by_kind, rank, tree, changed[index])
         else:
-            changed[index] = [*held, *_take_nodes(index, flow, free_by_kind, rank)]
+            changed[index] += _take_nodes(index, flow, free_by_kind, rank)
     # Any node suits those that are left: they leave enough for each other whatever they take.
     rest = sorted((node for nodes in free_by_kind for node in nodes), key=rank)
     for index in order[first_of_rest:]:
-        held = problem.jobs[index].current_nodes
-        missing = counts[index] - len(held)
-        changed[index], rest = [*held, *rest[:missing]], rest[missing:]
+        missing = counts[index] - len(changed[index])
+        changed[index] += rest[:missing]
+        rest = rest[missing:]
     return changed
 
 

@@ -112,6 +112,7 @@ def _demand(job: allocator_pb2.JobDemand) -> JobDemand:
         topology_level=level_from_proto(job, f"jobs[{job.id}]"),
         nodes_per_replica=replica_from_proto(job, f"jobs[{job.id}]"),
         value=curve_from_proto(job),
+        wanted_nodes=tuple(job.wanted_nodes),
     )
 
 
@@ -169,6 +170,7 @@ def _demand_to_proto(job: JobDemand) -> allocator_pb2.JobDemand:
     message.share_weight = 0.0 if job.share_weight == 1 else job.share_weight
     message.boot_seconds = job.boot_seconds
     message.current_nodes.extend(job.current_nodes)
+    message.wanted_nodes.extend(job.wanted_nodes)
     message.topology, message.topology_level = preference_to_proto(job.topology), job.topology_level
     message.nodes_per_replica = job.nodes_per_replica if job.nodes_per_replica > 1 else 0
     if (value := curve_to_proto(job.value)) is not None:
@@ -262,10 +264,10 @@ def job_from_proto(job: resources_pb2.Job) -> CachedJob:
             member=member,
             needs=needs_from_proto(job.spec.needs),
             value=_value(job),
+            wanted_nodes=tuple(job.wanted_nodes),
         ),
         state=job_state_of(job.state),
         admitted=job.admitted,
-        wanted_nodes=tuple(job.wanted_nodes),
         not_before=unix_seconds(job.not_before) if job.HasField("not_before") else None,
         plan_generation=job.plan_generation,
         confirmed_nodes=frozenset(job.confirmed_nodes),

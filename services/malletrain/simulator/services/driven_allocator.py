@@ -114,10 +114,10 @@ def job_as_reported(job: Job) -> CachedJob:
             if spec.value != LINEAR_VALUE
             else LINEAR_PLAN,
             needs=spec.needs,
+            wanted_nodes=job.wanted,
         ),
         state=job.state,
         admitted=job.admitted,
-        wanted_nodes=job.wanted,
         not_before=job.not_before,
         plan_generation=job.plan_generation,
         confirmed_nodes=frozenset(job.confirmed),
