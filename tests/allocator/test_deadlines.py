@@ -12,7 +12,7 @@ from malletrain.allocator.machine.plan_trigger import PlanTrigger
 from malletrain.allocator.machine.stimuli import ApplyPlan, BeginPlan
 from malletrain.allocator.problem.planner import PlannedValue
 from malletrain.model.job_value import Deadline, SpeedValue
-from tests.allocator.test_machine import PLANNER, Driver
+from tests.allocator.test_machine import PLANNER, STAYS, Driver
 from tests.allocator.test_plan_trigger import applied
 from tests.allocator.test_planner import cache
 from tests.support.builders import cached_job
@@ -35,6 +35,13 @@ def test_when_a_deadline_is() -> None:
     assert due_in(600.0, submitted=50.0, after=False).due_at == 600.0
     assert due_in(600.0, submitted=50.0, target=0).due_at is None, "without a target it has no meaning"
     assert PlannedValue().due_at is None
+
+
+def test_each_plan_knows_how_much_is_left_of_what_has_a_deadline() -> None:
+    driver = Driver()
+    driver.peers = STAYS
+    driver.know(with_value("a", due_in(600.0, submitted=0.0)))
+    assert [driver.asks(0.1, f"n{number}") for number in range(4, 7)] == [True, True, True]
 
 
 def test_a_plan_follows_each_time_half_of_the_time_is_over_and_when_it_is() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from malletrain.allocator.machine.cluster_cache import CachedJob, CachedProfile
 from malletrain.allocator.machine.machine import AllocatorMachine, PlanPhase, UnexpectedStimulusError
+from malletrain.allocator.machine.node_stays import NodeTimes, StayReport
 from malletrain.allocator.machine.options import MachineOptions
 from malletrain.allocator.machine.recording import check_advance, check_plan
 from malletrain.allocator.machine.stimuli import (
@@ -48,6 +49,7 @@ PLANNER = PlannerOptions(ForwardTime(120.0), CostModel.STALL, ObjectiveMetric.TH
 OPTIONS = MachineOptions(PLANNER, coalesce_seconds=0.1)
 CURVE = JobCurve((ScalingPoint(1, 10.0), ScalingPoint(4, 40.0)), 2.0, 0.0)
 START = 1000.0
+STAYS = PeersAnswered(StayReport("t1", 1e9, 500.0, False, None, True, {"n1": NodeTimes(1e9, None, "", 0)}))
 
 
 def nodes(*names: str, left: tuple[str, ...] = (), snapshot: bool = False) -> NodesReported:
@@ -67,6 +69,7 @@ class Driver:
         self.effects: list[Effect] = []
         self.told: list[tuple[Stimulus, Moment, tuple[Effect, ...]]] = []
         self.question: Effect | None = None
+        self.peers = PeersAnswered()
 
     def tell(self, stimulus: Stimulus) -> tuple[Effect, ...]:
         now = Moment(1e9 + self.now, self.now)
@@ -100,10 +103,18 @@ class Driver:
         self.now = self.machine.due_at
         return self.tell(Due())
 
+    def asks(self, seconds: float, joining: str) -> bool:
+        """Whether peers are asked for the plan that a node's join calls for, after some seconds."""
+        self.now += seconds
+        self.tell(nodes(joining))
+        self.effects.clear()
+        self.answer(self.until(ApplyPlan))
+        return any(isinstance(effect, AskPeers) for effect in self.effects)
+
     def answer(self, effect: Effect, outcome: PlanOutcome = PlanOutcome.APPLIED) -> tuple[Effect, ...]:
         match effect:
             case AskPeers():
-                return self.tell(PeersAnswered())
+                return self.tell(self.peers)
             case Solve():
                 return self.tell(Solved(tuple(map(solve, effect.problems))))
             case ApplyPlan():
@@ -183,6 +194,15 @@ def test_an_event_that_came_while_a_plan_was_made_has_waited_already() -> None:
     driver.answer(apply, PlanOutcome.REFUSED)
     assert driver.machine.phase is PlanPhase.YIELDING
     assert driver.machine.due_at == driver.now
+
+
+def test_plans_that_follow_each_other_are_made_from_one_answer_of_peers() -> None:
+    driver = Driver()
+    driver.know(cached_job("a"))
+    assert [driver.asks(0.0, "n4"), driver.asks(0.1, "n5")] == [True, True], "nobody has told of stays"
+    driver.peers = STAYS
+    assert [driver.asks(0.1, f"n{number}") for number in range(6, 9)] == [True, False, False]
+    assert [driver.asks(1.0, "n9"), driver.asks(0.1, "n10")] == [True, False]
 
 
 def test_what_a_plan_has_changed_is_known_from_its_answer() -> None:

@@ -33,6 +33,7 @@ from malletrain.allocator.machine.stimuli import (
     JobsReported,
     NodesReported,
     PeersAnswered,
+    Plan,
     PlanAnswered,
     PlanOutcome,
     ProfilesReported,
@@ -56,7 +57,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub, newest
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
-from malletrain.runtime.kernel.machine_loop import MachineLoop, MachineStep
+from malletrain.runtime.kernel.machine_loop import MachineLoop, MachineStep, calls_sent
 from malletrain.runtime.kernel.peers import Peers
 from malletrain.runtime.kernel.write_behind import WriteBehind
 from malletrain.runtime.messages import timestamp
@@ -120,6 +121,7 @@ class ControlLoop:
         self._spans = spans
         self._span: PlanSpan | None = None
         self._span_ends = ExitStack()
+        self._message: allocator_pb2.Plan | None = None
         self._stays_are_listed = False
         self._known_faults: Mapping[str, str] = {}
         self._log = structlog.get_logger(__name__)
@@ -230,10 +232,12 @@ class ControlLoop:
             self._span.note_solution(plan.problem.whole, plan.allocation)
         parts = map(messages.assignment_to_proto, question.parts)
         request = job_manager_pb2.ApplyPlanRequest(generation=plan.generation, assignments=parts, partial=True)
+        applying = self._peers.job_manager.ApplyPlan(request, timeout=DEADLINE_SECONDS, metadata=metadata_of(context))
+        await calls_sent()
+        # A plan's long message is made while JobManager applies it: nodes wait for the call, and for the next plan.
+        self._message = self._describe(plan)
         try:
-            response = await self._peers.job_manager.ApplyPlan(
-                request, timeout=DEADLINE_SECONDS, metadata=metadata_of(context)
-            )
+            response = await applying
         except grpc.aio.AioRpcError as error:
             outcome = PlanOutcome.UNREACHABLE if error.code() in _UNREACHABLE else PlanOutcome.REFUSED
             return PlanAnswered(outcome, error.details() or error.code().name)
@@ -241,20 +245,25 @@ class ControlLoop:
         jobs = tuple(map(messages.job_from_proto, response.jobs))
         return PlanAnswered(PlanOutcome.APPLIED, "", omissions, bool(response.rescaled_job_ids), jobs)
 
-    def _finish(self, effect: FinishPlan) -> None:
-        """Store and publish a plan. Not before its answer: nodes wait for that, and nobody for a long message."""
-        plan, answer, span = effect.plan, effect.answer, self._span
+    def _describe(self, plan: Plan) -> allocator_pb2.Plan:
+        """A plan as a message, without what has come of it."""
         message = allocator_pb2.Plan(
             generation=plan.generation,
             create_time=timestamp(plan.unix_seconds),
             trigger=plan.reason,
-            trace_context=to_message(span.context if span else None),
-            applied=answer.outcome is PlanOutcome.APPLIED,
-            refusal=answer.refusal,
-            omissions=answer.omissions,
+            trace_context=to_message(self._span.context if self._span else None),
             left_out=plan.planning.plan_input.faults,
         )
         describe(message, plan.planning.plan_input, plan.problem, plan.allocation, plan.decisions)
+        return message
+
+    def _finish(self, effect: FinishPlan) -> None:
+        """Store and publish a plan."""
+        plan, answer, span = effect.plan, effect.answer, self._span
+        message, self._message = self._message, None
+        assert message is not None, "made when JobManager was asked"
+        message.applied, message.refusal = answer.outcome is PlanOutcome.APPLIED, answer.refusal
+        message.omissions.extend(answer.omissions)
         if span is not None:
             span.note_outcome(message)
         self._span = None
@@ -273,7 +282,7 @@ class ControlLoop:
             omissions=len(answer.omissions),
             solver=plan.allocation.solver,
             solve_seconds=round(plan.allocation.solve_seconds, 6),
-            scales={entry.job_id: len(entry.nodes) for entry in plan.allocation.assignments},
+            scales=_changed_scales(plan),
             **({"fleets": scales_of_members(plan.decisions)} if plan.decisions else {}),
         )
 
@@ -351,6 +360,12 @@ def _read_remembered(newest_plan: allocator_pb2.Plan | None, growths: Iterable[B
         return Remembered(growths=tuple(growths))
     decisions = {message.fleet_id: decision_from_proto(message) for message in newest_plan.fleets}
     return Remembered(newest_plan.generation, decisions, tuple(growths))
+
+
+def _changed_scales(plan: Plan) -> dict[str, int]:
+    """The number of nodes of each job that a plan gives another one, for the log."""
+    pairs = zip(plan.problem.whole.jobs, plan.allocation.assignments, strict=True)
+    return {job.id: len(entry.nodes) for job, entry in pairs if len(entry.nodes) != len(job.current_nodes)}
 
 
 def _newest_of(earlier: tuple[ItemT, ...], later: tuple[ItemT, ...]) -> tuple[ItemT, ...]:

@@ -26,11 +26,12 @@ class MemoryByJob(Generic[ValueT]):
 
         Args:
             job_id: The job.
-            terms: All that the value depends on. Objects that are the same as before are not looked into.
+            terms: All that the value depends on. Objects that are the same as at the last use are not looked into.
             make: Makes the value. What it raises is raised.
         """
         known = self._known.get(job_id)
         if known is not None and known[0] == terms:
+            self._known[job_id] = terms, known[1]  # else equal objects would be looked into each time from now on
             return known[1]
         if len(self._known) >= self._max_jobs:
             self._known.clear()

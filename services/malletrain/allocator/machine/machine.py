@@ -50,6 +50,9 @@ from malletrain.runtime.kernel.recording import Moment
 
 Effects = tuple[Effect, ...]
 
+_FRESH_SECONDS = 0.5
+"""How long the Scavenger's answer serves. Until then nodes that have joined have the stay that their join told."""
+
 
 class PlanPhase(Enum):
     """What the machine waits for."""
@@ -142,6 +145,7 @@ class AllocatorMachine:
     _has_moved: bool = False
     _nodes_moved: bool = False
     _has_asked: bool = False
+    _answered_at: float = -inf
     _curves_seen: int = 0
     _plan_at: float = inf
     _solving_seconds: float = 0.0
@@ -257,9 +261,9 @@ class AllocatorMachine:
                 # Nodes that have moved call for a plan nearly always, and the look that says so costs more than to ask.
                 self._has_asked = self._cache.complete and (self._nodes_moved or bool(self._find_reason(now)))
                 self._nodes_moved = False
-                if self._has_asked:
-                    return self._ask(PlanPhase.ASKING_AHEAD)
-                return self._await_rest()
+                if not self._has_asked:
+                    return self._await_rest()
+                return self._solve_ahead(now) if self._knows_enough(now) else self._ask(PlanPhase.ASKING_AHEAD)
             case PlanPhase.COALESCING:
                 return self._decide(now)
             case _:
@@ -280,7 +284,7 @@ class AllocatorMachine:
             self._wait(now)
             return (ForgetEvents(),)
         begin = BeginPlan(self._reason)
-        if not self._has_asked:
+        if not self._has_asked and not self._knows_enough(now):
             return (begin, *self._ask(PlanPhase.ASKING))
         return (begin, *self._solve_or_apply(now))
 
@@ -292,12 +296,18 @@ class AllocatorMachine:
             self._cache.update_late_rates(self._rate_deadlines.look(present, now.monotonic))
         return self._trigger.reason(self._cache, now.unix_seconds, now.monotonic)
 
+    def _knows_enough(self, now: Moment) -> bool:
+        """Whether what peers have answered will do for one more plan: so soon after, only samples say anything new."""
+        is_fresh = now.monotonic - self._answered_at < _FRESH_SECONDS
+        return is_fresh and not self._cache.members and not self._cache.deadlines
+
     def _ask(self, phase: PlanPhase) -> Effects:
         self.phase, self.due_at = phase, inf
         return (AskPeers(self._stays.token, self._cache.members, self._cache.deadlines),)
 
     def _take_answers(self, answer: PeersAnswered, now: Moment) -> Effects:
         if answer.stays is not None:
+            self._answered_at = now.monotonic
             self._stays.take_report(answer.stays, now.unix_seconds)
         # Without an answer the expected stays are those at the nodes' present ages, by the answer before.
         if answer.nodes:
@@ -311,6 +321,10 @@ class AllocatorMachine:
             self._cache.update_feeds(answer.feed_rates)
         if self.phase is PlanPhase.ASKING:
             return self._solve_or_apply(now)
+        return self._solve_ahead(now)
+
+    def _solve_ahead(self, now: Moment) -> Effects:
+        """Solve the present problem if there is time for that before the plan is due."""
         # From here on, what moves is not part of the solution; curves of a moment ago will do.
         self._has_moved = False
         if self._cache.has_fleets or self._plan_at - now.monotonic <= self._solving_seconds:

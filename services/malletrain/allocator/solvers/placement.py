@@ -255,12 +255,14 @@ def _by_kind(
             for node in _best_first(job.current_nodes, job.wanted_nodes, rank):
                 kind = table.kind_of[node]
                 (own_nodes if flow.take_node(index, kind) else free_by_kind[kind]).append(node)
-    for index in growing:
-        for node in problem.jobs[index].wanted_nodes:
-            kind = table.kind_of.get(node)
-            if kind is not None and node in free_by_kind[kind] and flow.take_node(index, kind):
-                changed[index].append(node)
-                free_by_kind[kind].remove(node)
+    if any(problem.jobs[index].wanted_nodes for index in growing):
+        left = set(chain.from_iterable(free_by_kind))
+        for index in growing:
+            for node in problem.jobs[index].wanted_nodes:
+                if node in left and flow.take_node(index, table.kind_of[node]):
+                    changed[index].append(node)
+                    left.remove(node)
+        free_by_kind = [[node for node in nodes if node in left] for nodes in free_by_kind]
     for nodes in free_by_kind:
         nodes.sort(key=rank, reverse=True)
     order = sorted(growing, key=lambda index: index not in near)

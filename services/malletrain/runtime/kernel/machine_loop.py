@@ -166,6 +166,12 @@ _TURNS = 4
 """Turns of the event loop until a command that was begun in this one has been handed to gRPC."""
 
 
+async def calls_sent() -> None:
+    """Wait until calls that were begun in this turn of the event loop have been handed to gRPC."""
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+
+
 class AfterReleases:
     """Does things in order: at once, or some turns of the event loop later if nodes are being released.
 
