@@ -17,6 +17,8 @@ from malletrain.runtime.peer import Peer
 from malletrain.runtime.watchdog import BUSY_FACTOR
 
 _ASK_SECONDS = 1.0
+_FIRST_ASK_SECONDS = 0.05
+_MAX_FIRST_ASK_SECONDS = 0.25
 _ANSWER_SECONDS = 2.0
 _MIN_UNANSWERED = 3
 _MAX_TURN_SECONDS = 0.5
@@ -99,6 +101,7 @@ class HealthQuestions:
         self._channel: grpc.Channel | None = None
         self._call: Any = None
         self._ask_at = 0.0
+        self._first_ask_seconds = _FIRST_ASK_SECONDS
 
     def look(self, now: float, *, served: bool) -> HealthAnswer | None:
         """Take in an answer, if one has come, and ask again when it is time.
@@ -114,13 +117,17 @@ class HealthQuestions:
         if self._call is not None and self._call.done():
             answer, self._call = _answer_of(self._call), None
             if not served and answer is not HealthAnswer.SERVING:
-                self.close()
+                self._disconnect()
         if self._call is None and now >= self._ask_at:
             self._ask(now)
         return answer
 
     def _ask(self, now: float) -> None:
-        self._ask_at = now + _ASK_SECONDS / (1 if self._channel is not None else 4)
+        if self._channel is not None:
+            self._ask_at = now + _ASK_SECONDS
+        else:  # soon where it has just begun; less often where that takes long, for each time is a handshake
+            self._ask_at = now + self._first_ask_seconds
+            self._first_ask_seconds = min(1.2 * self._first_ask_seconds, _MAX_FIRST_ASK_SECONDS)
         try:
             self._channel = self._channel or open_blocking_channel(self._peer, None)
             stub = health_pb2_grpc.HealthStub(self._channel)
@@ -128,10 +135,14 @@ class HealthQuestions:
         except InvalidInputError:
             return  # there is no certificate to know it by: it may not have begun
         except RuntimeError:  # so says Python where the machine has no room for another thread
-            self.close()
+            self._disconnect()
 
     def close(self) -> None:
         """Forget the connection, e.g. since there is another process."""
+        self._disconnect()
+        self._first_ask_seconds = _FIRST_ASK_SECONDS
+
+    def _disconnect(self) -> None:
         self._call = None
         if self._channel is not None:
             self._channel.close()
