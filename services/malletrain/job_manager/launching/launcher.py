@@ -405,8 +405,9 @@ class SupervisorLauncher:
             may_start: Returns whether it may be started now: its imports keep a processor busy for seconds.
         """
         while True:
-            await self._starter.look_at_scripts(specs())
-            self._starter.tend_standby(specs(), may_start=may_start())
+            forkable = self._starter.forkable(specs())
+            await self._starter.look_at_scripts(forkable)
+            self._starter.tend_standby(forkable, may_start=may_start())
             await asyncio.sleep(_STANDBY_SECONDS)
 
     async def close(self) -> None:

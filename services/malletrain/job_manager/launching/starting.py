@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -240,14 +240,17 @@ class SupervisorStarter:
             standbys.open(None, standby_config_for(self._python, self._with_variables({})))
         return standbys
 
-    def tend_standby(self, specs: Iterable[JobSpec], *, may_start: bool) -> None:
+    def forkable(self, specs: Iterable[JobSpec]) -> list[JobSpec]:
+        """The first ones of jobs that standby processes can serve: one look at a thousand jobs takes milliseconds."""
+        return list(islice(filter(self._is_forkable, specs), _MAX_SCRIPTS))
+
+    def tend_standby(self, forkable: Sequence[JobSpec], *, may_start: bool) -> None:
         """Look after the standby processes. The first starts once there is a node of this machine, or a job to use it.
 
         Args:
-            specs: Specs of the jobs that have not ended.
+            forkable: Of the jobs that have not ended, as `forkable` returns them.
             may_start: Whether the first may be started now; those that run are looked after in any case.
         """
-        forkable = list(islice(filter(self._is_forkable, specs), _MAX_SCRIPTS))
         useful = self._settings.backend != "command" and not all(host.agent for host in self._hosts.values())
         if self._standby.pids or (may_start and (forkable or useful)):
             self._standby.tick(busy=False)
@@ -255,13 +258,13 @@ class SupervisorStarter:
             if (manager := self._manager_for(spec, may_open=False)) is not None:
                 self._learn(manager, spec)
 
-    async def look_at_scripts(self, specs: Iterable[JobSpec]) -> None:
-        """Look, in a thread, at the scripts that standby processes may learn: they may lie on any disk."""
-        scripts = {
-            script
-            for spec in islice(filter(self._is_forkable, specs), _MAX_SCRIPTS)
-            if (script := _script_of(spec)) is not None
-        }
+    async def look_at_scripts(self, forkable: Sequence[JobSpec]) -> None:
+        """Look, in a thread, at the scripts that standby processes may learn: they may lie on any disk.
+
+        Args:
+            forkable: As for `tend_standby`.
+        """
+        scripts = {script for spec in forkable if (script := _script_of(spec)) is not None}
         if not self._standby.pids or not scripts:
             return
         try:
