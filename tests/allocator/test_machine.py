@@ -24,6 +24,7 @@ from malletrain.allocator.machine.stimuli import (
     Effect,
     FinishPlan,
     ForgetEvents,
+    ForwardTimeChosen,
     JobsReported,
     NodesReported,
     PeersAnswered,
@@ -169,6 +170,18 @@ def test_what_moves_after_a_solution_was_found_ahead_makes_it_useless() -> None:
     (apply,) = driver.answer(solve_again)
     assert isinstance(apply, ApplyPlan)
     assert apply.plan.assignments[0].nodes == ("n1", "n2", "n3", "n4")
+
+
+def test_so_does_another_forward_looking_time() -> None:
+    driver = Driver()
+    driver.know(cached_job("a"))
+    driver.answer(driver.until(AskPeers))
+    driver.answer(driver.effects[-1])
+    assert driver.machine.phase is PlanPhase.COALESCING
+    driver.tell(ForwardTimeChosen(ForwardTime(7.0)))
+    apply = driver.until(ApplyPlan)
+    assert isinstance(apply, ApplyPlan)
+    assert apply.plan.problem.whole.forward_seconds == 7.0
 
 
 def test_curves_that_change_meanwhile_do_not() -> None:

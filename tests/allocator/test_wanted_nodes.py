@@ -118,3 +118,19 @@ def test_a_plan_that_follows_another_does_not_move_jobs_that_have_not_got_its_no
     assert [job.wanted_nodes for job in problem.jobs] == [("a", "b", "c"), ()]
     assert placed(problem, 4, 2)["j1"] > {"a", "b", "c"}
     assert problem_from_proto(problem_to_proto(problem)) == problem
+
+
+def test_a_job_that_wants_nodes_has_them_before_one_that_prefers_near_ones() -> None:
+    near = {"a": ("r1",), "b": ("r1",), "c": ("r2",)}
+    prefers = replace(demand("j1"), topology=TopologyPreference.PREFER)
+    problem = replace(problem_of("abc", prefers, demand("j2", wanted="a")), paths=near)
+    assert placed(problem, 2, 1) == {"j1": {"b", "c"}, "j2": {"a"}}
+
+
+def test_so_it_is_where_a_job_that_prefers_near_nodes_shrinks_among_kinds() -> None:
+    shrinks = replace(demand("j1", "a", "b", wanted="b"), topology=TopologyPreference.PREFER)
+    paths = dict.fromkeys("abc", ("r1",))
+    problem = replace(problem_of("abc", shrinks, stays="a"), paths=paths)
+    assert placed(problem, 1) == {"j1": {"b"}}
+    kinds = replace(problem, kinds=(NodeKind(("c",)),), jobs=(replace(shrinks, unsuitable_kinds=(0,)),))
+    assert placed(kinds, 1) == {"j1": {"b"}}

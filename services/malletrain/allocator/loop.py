@@ -94,7 +94,7 @@ SolveProblem = Callable[[AllocationProblem], Awaitable[Allocation]]
 class ControlLoop:
     """Drives the machine. All of it runs on one event loop, so that no two stimuli are handled at the same time.
 
-    Nodes that leave need no plan: JobManager has released them before this loop hears of it.
+    Nodes that leave do not wait for a plan: JobManager is told by the Scavenger itself, and releases them at once.
     """
 
     def __init__(

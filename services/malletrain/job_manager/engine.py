@@ -15,7 +15,7 @@ from malletrain.common.tasks import lasting
 from malletrain.job_manager.effect_runner import EffectRunner
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
 from malletrain.job_manager.launching.processes import ProcessesLeftError
-from malletrain.job_manager.machine.effects import StartSupervisor, required_effects
+from malletrain.job_manager.machine.effects import StartSupervisor, required_effects, stop_grace
 from malletrain.job_manager.machine.fair_share import changed_uses
 from malletrain.job_manager.machine.hangs import without_evidence
 from malletrain.job_manager.machine.job_marks import JobMark
@@ -286,16 +286,12 @@ class Engine:
                     await self._tick()
                     await asyncio.sleep(reconcile_seconds)
 
-    async def shut_down(self, grace_seconds: float) -> None:
-        """Stop every job that runs, and record that it waits. To be called after `run` was cancelled.
-
-        Args:
-            grace_seconds: Time that jobs get to commit and save a checkpoint.
-        """
+    async def shut_down(self) -> None:
+        """Stop every job that runs, and record that it waits. To be called after `run` was cancelled."""
         self.apply(Shutdown())
 
         async def end(job: Job) -> None:
-            await self._launcher.stop(job.id, job.incarnation, grace_seconds)
+            await self._launcher.stop(job.id, job.incarnation, stop_grace(job, self._policy))
             self.apply(await self._launcher.collect(job.id, job.incarnation))
 
         await asyncio.gather(*(end(job) for job in self.state.jobs.values() if job.has_supervisor))

@@ -252,7 +252,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._closing = True
         self._engine.jobs.close()
         if self._section.stop_jobs_on_exit and not self._failed:
-            await self._engine.shut_down(self._section.stop_grace_seconds)
+            await self._engine.shut_down()
         self._spans.close()
         await self._engine.flush()
         await self._launcher.close()

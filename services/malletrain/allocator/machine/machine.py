@@ -1,8 +1,9 @@
 """The Allocator as a machine: stimuli in, effects out; without I/O, and without a clock of its own.
 
-A plan takes these steps (`PlanPhase`). An event ends the wait. Others may join it for `coalesce_seconds`; meanwhile
-peers are asked and the present problem is solved. When the time is over, that solution serves if nothing has moved,
-else the problem is solved again, and JobManager is asked to apply the plan. What happens later is for the next one.
+A plan takes these steps (`PlanPhase`). An event ends the wait. Others may join it for `coalesce_seconds`; in the second
+half of that time peers are asked and the present problem is solved. When the time is over, that solution serves if
+nothing has moved, else the problem is solved again, and JobManager is asked to apply the plan. What happens later is
+for the next one.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class AllocatorMachine:
     _news_at: float = -inf
     _has_moved: bool = False
     _nodes_moved: bool = False
-    _has_asked: bool = False
+    _is_prepared: bool = False
     _answered_at: float = -inf
     _curves_seen: int = 0
     _plan_at: float = inf
@@ -196,6 +197,7 @@ class AllocatorMachine:
                 return self._note_news(now)
             case ForwardTimeChosen():
                 self._planner = replace(self._planner, forward=stimulus.forward)
+                self._has_moved = True  # what was solved ahead does not serve any more
                 return ()
             case Due():
                 return self._continue(now)
@@ -259,9 +261,9 @@ class AllocatorMachine:
             case PlanPhase.YIELDING:
                 self._solved_ahead = None
                 # Nodes that have moved call for a plan nearly always, and the look that says so costs more than to ask.
-                self._has_asked = self._cache.complete and (self._nodes_moved or bool(self._find_reason(now)))
+                self._is_prepared = self._cache.complete and (self._nodes_moved or bool(self._find_reason(now)))
                 self._nodes_moved = False
-                if not self._has_asked:
+                if not self._is_prepared:
                     return self._await_rest()
                 return self._solve_ahead(now) if self._knows_enough(now) else self._ask(PlanPhase.ASKING_AHEAD)
             case PlanPhase.COALESCING:
@@ -284,7 +286,7 @@ class AllocatorMachine:
             self._wait(now)
             return (ForgetEvents(),)
         begin = BeginPlan(self._reason)
-        if not self._has_asked and not self._knows_enough(now):
+        if not self._is_prepared and not self._knows_enough(now):
             return (begin, *self._ask(PlanPhase.ASKING))
         return (begin, *self._solve_or_apply(now))
 

@@ -83,7 +83,7 @@ class Solved:
 
 
 class PlanOutcome(StrEnum):
-    """Whether JobManager has applied a plan, has refused it, or could not be asked."""
+    """Whether JobManager has applied a plan, has refused it, or has not answered: then it may have applied it."""
 
     APPLIED = "applied"
     REFUSED = "refused"

@@ -188,10 +188,10 @@ def _near(problem: AllocationProblem, counts: Sequence[int], free: Sequence[str]
     changed = rearrange(held, rest, free, rank, wanted)
     released = [node for index, nodes_left in changed.items() for node in set(held[index]).difference(nodes_left)]
     pool = sorted([*free, *released], key=rank)
-    growing = {index: list(held[index]) for index in choosing if counts[index] > len(held[index])}
+    growing = {index: list(nodes) for index, nodes in enumerate(held) if counts[index] > len(nodes)}
     pool = _take_wanted(wanted, growing, counts, pool)
     for index, nodes in growing.items():
-        held[index] = nodes
+        held[index] = changed[index] = nodes
     if choosing:
         tree = NodeTree.of(problem.nodes, problem.paths)
         moves = [Move(tuple(tree.per_leaf(held[index])), counts[index]) for index in choosing]
@@ -246,9 +246,9 @@ def _by_kind(
             own_nodes = changed[index] = list[str]()
             if tree and index in near:
                 own: list[list[str]] = [[] for _ in table.capacity]
-                for node in reversed(_best_first(job.current_nodes, job.wanted_nodes, rank)):
+                for node in job.current_nodes:
                     own[table.kind_of[node]].append(node)
-                own_nodes += _take_near_nodes(index, flow, own, rank, tree, ())
+                own_nodes += _take_near_nodes(index, flow, own, rank, tree, (), job.wanted_nodes)
                 for kind, nodes in enumerate(own):
                     free_by_kind[kind] += nodes
                 continue
@@ -283,7 +283,13 @@ def _by_kind(
 
 
 def _take_near_nodes(
-    index: int, flow: KindFlow, free_by_kind: Sequence[list[str]], rank: Rank, tree: NodeTree, held: Iterable[str]
+    index: int,
+    flow: KindFlow,
+    free_by_kind: Sequence[list[str]],
+    rank: Rank,
+    tree: NodeTree,
+    held: Iterable[str],
+    wanted: Collection[str] = (),
 ) -> list[str]:
     """As `_take_nodes`, for a job that prefers nodes near each other; it may also be one that chooses what it keeps."""
     gained, closed = list[str](), set[int]()
@@ -297,7 +303,7 @@ def _take_near_nodes(
         }
         touched = {tree.leaf_of[node] for node in (*held, *gained)}
         share = fewest_groups(tree, tree.per_leaf(kinds), touched, flow.wanted[index])
-        for node in _split(tree, sorted(kinds, key=rank), share)[0]:
+        for node in _split(tree, _best_first(kinds, wanted, rank), share)[0]:
             if not flow.take_node(index, kinds[node]):
                 closed.add(kinds[node])  # what the others need does not become less
                 break

@@ -159,7 +159,7 @@ def _answer_of(call: Any) -> HealthAnswer:
 
 
 def activity_of(pid: int) -> Activity | None:
-    """What a process does; None: it has ended."""
+    """What a process does; None: it has ended, and its parent knows."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

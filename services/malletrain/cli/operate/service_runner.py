@@ -40,8 +40,11 @@ _MAX_PAUSE_SECONDS = 5.0
 _TRIES_BEFORE_FIRST_SERVING = 3
 _STOP_SECONDS = 20.0
 _KILL_SECONDS = 5.0
+_TELL_SECONDS = 3.0
 _FIRST_HANG_PAUSE_SECONDS = 1.0
 _MAX_HANG_PAUSE_SECONDS = 60.0
+_STEADY_SECONDS = 30.0
+"""A service that has answered for so long since its start has not ended for the same reason as the one before."""
 _SOUND_SECONDS = 600.0
 """A service that has answered for so long since its start has not hung for the same reason as the one before."""
 _FREE_SECONDS = 5.0
@@ -70,9 +73,15 @@ def run(config: Path | None, parent: int | None, forks: ServiceForks) -> None:
     installation.owner_token().renew()
     installation.certificates().renew()
     watchdog = watchdog_for(os.environ, 0.0)
-    ending = threading.Event()
+    ending, hurry = threading.Event(), threading.Event()
+
+    def end(*_: object) -> None:
+        if ending.is_set():
+            hurry.set()
+        ending.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.set())
+        signal.signal(number, end)
     with lock_state_folder(settings.state_dir):
         runner = ServiceRunner(settings, config, watchdog.serving, forks)
         try:
@@ -84,7 +93,7 @@ def run(config: Path | None, parent: int | None, forks: ServiceForks) -> None:
                 watchdog.alive()
         finally:
             watchdog.stopping()
-            runner.stop()
+            runner.stop(hurry)
 
 
 def prepare_state_folder(settings: AllSettings) -> None:
@@ -156,7 +165,8 @@ class ServiceProcess:
         name: Name of the service.
         process: The process; None while it waits to be restarted.
         served: Whether it has answered since its start.
-        failures: How often it has ended.
+        questions: Asks it whether it serves.
+        failures: How often it has ended without having answered.
         backoff: How long to wait before the next restart.
         hang_backoff: How long to wait after it has hung.
         start_in: Seconds until the next restart.
@@ -254,9 +264,10 @@ class ServiceRunner:
         answer = service.questions.look(now, served=service.served)
         if not service.served:
             if answer is HealthAnswer.SERVING:
-                service.served = True
-                service.backoff.succeed()
+                service.served, service.failures = True, 0
             return
+        if answer is HealthAnswer.SERVING and now - service.started >= _STEADY_SECONDS:
+            service.backoff.succeed()
         if answer is HealthAnswer.SERVING and now - service.started >= _SOUND_SECONDS:
             service.hang_backoff.succeed()
         before, service.activity = service.activity, activity_of(process.pid)
@@ -315,27 +326,38 @@ class ServiceRunner:
     def _log_path(self, service: ServiceProcess) -> Path:
         return self._settings.state_dir / "logs" / f"{service.name}.log"
 
-    def stop(self) -> None:
+    def stop(self, hurry: threading.Event) -> None:
         """Ask every service to end, and kill those that do not in time.
 
-        The Scavenger ends last: jobs are stopped at a checkpoint before it gives their nodes back.
+        JobManager has as long as a job may take for its last checkpoint. The Scavenger ends after it: it gives the
+        nodes back.
+
+        Args:
+            hurry: Once it is set, services that have not ended are killed.
         """
         running = {service.name: service.process for service in self._services if service.process is not None}
         last = running.pop("scavenger", None)
-        _end(running.values())
+        section = self._settings.job_manager
+        saving = max(section.stop_grace_seconds, section.longest_release_grace_seconds)
+        _end(running.values(), _STOP_SECONDS + (saving if section.stop_jobs_on_exit else 0.0), hurry)
         if last is not None:
-            _end([last])
+            _end([last], _STOP_SECONDS, hurry)
         for service in self._services:
             service.questions.close()
 
 
-def _end(processes: Collection[ChildProcess]) -> None:
+def _end(processes: Collection[ChildProcess], seconds: float, hurry: threading.Event) -> None:
     for process in processes:
         process.terminate()
+    deadline, told = time.monotonic() + seconds, time.monotonic() + _TELL_SECONDS
+    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+        if hurry.wait(_FIRST_POLL_SECONDS):
+            break
+        if time.monotonic() > told:
+            told = deadline
+            typer.echo("waiting for jobs to save; press Ctrl-C again to end without", err=True)
     for process in processes:
-        try:
-            process.wait(_STOP_SECONDS)
-        except TimeoutError:
+        if process.poll() is None:
             process.kill()
             with suppress(TimeoutError):  # the kernel may hold it for longer
                 process.wait(_KILL_SECONDS)

@@ -144,9 +144,13 @@ def _others(job: Job, policy: ManagerPolicy) -> list[Effect]:
     return effects
 
 
+def stop_grace(job: Job, policy: ManagerPolicy) -> float:
+    """How long a job that is stopped gets to save, in seconds: as on nodes that are released, if that is longer."""
+    return max(policy.stop_grace_seconds, _release_grace(job.spec.limits, policy))
+
+
 def _stop(job: Job, policy: ManagerPolicy) -> StopSupervisor:
-    # A job may lose its last nodes by a stop as well as by a release.
-    grace = max(policy.stop_grace_seconds, _release_grace(job.spec.limits, policy))
+    grace = stop_grace(job, policy)
     if job.stop is not StopIntent.WAIT or not policy.keep_supervisor_seconds:
         return StopSupervisor(job.id, job.incarnation, grace)
     return StopSupervisor(job.id, job.incarnation, grace, policy.keep_supervisor_seconds, job.sequence)

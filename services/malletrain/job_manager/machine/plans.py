@@ -25,7 +25,7 @@ def apply_plan(transaction: Transaction, plan: PlanReceived) -> tuple[tuple[str,
     A plan that may be applied in part is refused only if nothing of it fits that would change anything.
 
     Returns:
-        Identifiers of the jobs whose scale it changes, and what was left out.
+        Identifiers of the jobs whose nodes it changes, and what was left out.
 
     Raises:
         StalePlanError: the plan does not fit the present state; the message names the job or the node.
