@@ -199,8 +199,9 @@ def _made_rates(job: JobDemand, metric: ObjectiveMetric, pool: int) -> ScaleRate
     terms = job.curve, job.permitted_nodes, job.min_nodes, job.weight, job.value, metric, largest, max_held
 
     def arrays() -> _RateArrays:
-        scale, sizes = metric_scale(job, metric), permitted_sizes(job, pool)
-        rates = sizes, scale * worths(job, sizes), scale * worths(job, np.arange(max_held + 1))
+        sizes = permitted_sizes(job, pool)
+        held_rates = metric_scale(job, metric) * worths(job, np.arange(max_held + 1))
+        rates = sizes, held_rates[sizes], held_rates  # no permitted scale is above `max_held`
         for array in rates:
             array.flags.writeable = False
         return rates

@@ -143,8 +143,10 @@ def _check_magnitude(field: str, job: JobDemand, problem: AllocationProblem) -> 
     longest = max(problem.forward_seconds, job.scale_up_seconds, job.scale_down_seconds, job.boot_seconds, *stalls)
     scale = metric_scale(job, problem.objective_metric)
     rates = [point.rate for point in job.curve]
-    # A value curve makes no more of what is between two points than of these.
-    worth = [max(both) for both in zip(rates, worths(job, [point.nodes for point in job.curve]).tolist(), strict=True)]
+    worth = rates
+    if not job.value.linear:  # a value curve makes no more of what is between two points than of these
+        counted = worths(job, [point.nodes for point in job.curve]).tolist()
+        worth = [max(both) for both in zip(rates, counted, strict=True)]
     for index, (rate, most) in enumerate(zip(rates, worth, strict=True)):
         if not scale * most * longest <= _MAX_VALUE:
             expected = f"a rate that is worth at most {_MAX_VALUE:g} with the weight, over {longest:g} seconds"

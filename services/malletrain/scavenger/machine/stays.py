@@ -47,8 +47,8 @@ class LearnedStay:
     def learn(self, length: float) -> None:
         """Learn from a fragment that lasted `length` seconds."""
         if length > 0:
-            if len(self._lengths) == KEPT_FRAGMENTS:
-                del self._lengths[0]
+            if len(self._lengths) == 2 * KEPT_FRAGMENTS:  # one by one, each would move all others
+                del self._lengths[:KEPT_FRAGMENTS]
             self._lengths.append(length)
             self._new += 1
 
@@ -62,7 +62,7 @@ class LearnedStay:
         if not self._due(now) or not self._lengths:
             # Without a fragment that has ended, nothing is known of their lengths.
             return
-        self.curve = fit(tuple(self._lengths), [now - since for since in idle_since if since < now])
+        self.curve = fit(tuple(self._lengths[-KEPT_FRAGMENTS:]), [now - since for since in idle_since if since < now])
         self.fits += 1
         self._fitted_at = now
         self._new = 0
@@ -84,7 +84,8 @@ class LearnedStay:
         return self.curve.expected_stay(max(0.0, age), horizon)
 
     def _due(self, now: float) -> bool:
-        return self._new > self.refit_share * len(self._lengths) or not 0 <= now - self._fitted_at < self.refit_seconds
+        lengths = min(len(self._lengths), KEPT_FRAGMENTS)
+        return self._new > self.refit_share * lengths or not 0 <= now - self._fitted_at < self.refit_seconds
 
 
 @dataclass
