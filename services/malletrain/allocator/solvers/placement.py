@@ -140,7 +140,8 @@ def _best_first(nodes: Iterable[str], wanted: Collection[str], rank: Rank) -> li
     """Nodes that a shrinking job has, those first that it is to keep."""
     best_first = sorted(nodes, key=rank)
     if wanted:
-        best_first.sort(key=lambda node: node not in wanted)
+        kept = frozenset(wanted)
+        best_first.sort(key=lambda node: node not in kept)
     return best_first
 
 
