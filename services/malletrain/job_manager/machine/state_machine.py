@@ -278,13 +278,13 @@ def _remove_lost(transaction: Transaction, job: Job, lost: frozenset[str], since
     left_over = without(job.commanded, lost)
     job = transaction.put(job, preemptions=job.preemptions + 1)
     if job.stop is None:
-        _shrink_or_stop(transaction, transaction.put(job, preempted=True), reason, left_over, wanted)
+        _go_on_or_stop(transaction, transaction.put(job, preempted=True), reason, left_over, wanted)
         return
     job = transaction.put(job, commanded=left_over, wanted=wanted)
     transaction.add_event(job, JobReason.PREEMPTED, f"{reason}; already stopping: {job.reason}")
 
 
-def _shrink_or_stop(
+def _go_on_or_stop(
     transaction: Transaction, job: Job, reason: str, left_over: tuple[str, ...], wanted: tuple[str, ...]
 ) -> None:
     still_wanted = within(left_over, wanted)
