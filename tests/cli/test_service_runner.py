@@ -23,6 +23,9 @@ class Process:
     def poll(self) -> int | None:
         return self.returncode
 
+    def kill(self) -> None:
+        self.returncode = -9
+
 
 class Forks:
     """Starts nothing, and remembers what it was asked for."""
@@ -111,3 +114,22 @@ def test_one_that_has_answered_is_not_given_up_for_what_the_others_take(driver: 
     driver.end("monitor")
     with pytest.raises(MalleTrainError, match="monitor does not start"):
         driver.turn(0.0)
+
+
+def test_one_that_is_started_again_and_never_answers_has_hung(driver: Driver) -> None:
+    for questions in driver.questions.values():
+        questions.answer = HealthAnswer.NONE
+    for _ in range(1000):
+        driver.turn(0.5)
+    assert [len(processes) for processes in driver.forks.started.values()] == [1] * 5, (
+        "a first start takes as long as it may"
+    )
+    driver.answers(*driver.questions)
+    driver.turn(0.5)
+    driver.pause("monitor")
+    driver.questions["monitor"].answer = HealthAnswer.NONE
+    begin, again = driver.now, driver.forks.started["monitor"][-1]
+    while again.poll() is None:
+        driver.turn(0.5)
+    limit = AllSettings().hang_seconds
+    assert limit + 50.0 < driver.now - begin < limit + 70.0

@@ -43,6 +43,8 @@ _KILL_SECONDS = 5.0
 _TELL_SECONDS = 3.0
 _FIRST_HANG_PAUSE_SECONDS = 1.0
 _MAX_HANG_PAUSE_SECONDS = 60.0
+_BOOT_SECONDS = 60.0
+"""How much longer than another one a service that is started again may take until its first answer."""
 _STEADY_SECONDS = 30.0
 """A service that has answered for so long since its start has not ended for the same reason as the one before."""
 _SOUND_SECONDS = 600.0
@@ -260,12 +262,14 @@ class ServiceRunner:
                 )
 
     def _listen(self, service: ServiceProcess, process: ChildProcess, now: float, seconds: float) -> None:
-        """Take in whether a service answers, and kill it if it has not for too long; not before it has served once."""
+        """Take in whether a service answers, and kill it if it has not for too long; not before all have once."""
         answer = service.questions.look(now, served=service.served)
         if not service.served:
             if answer is HealthAnswer.SERVING:
                 service.served, service.failures = True, 0
-            return
+                return
+            if not self._announced:
+                return
         if answer is HealthAnswer.SERVING and now - service.started >= _STEADY_SECONDS:
             service.backoff.succeed()
         if answer is HealthAnswer.SERVING and now - service.started >= _SOUND_SECONDS:
@@ -274,7 +278,11 @@ class ServiceRunner:
         busy = service.activity is not None and service.activity.is_busy(before)
         service.silence = service.silence.after_turn(seconds, answer, busy=busy)
         limit = self._settings.hang_seconds
-        if limit and service.silence.is_too_long(limit) and not service.hung:
+        if (
+            limit
+            and service.silence.is_too_long(limit + (0.0 if service.served else _BOOT_SECONDS))
+            and not service.hung
+        ):
             state = "?" if service.activity is None else service.activity.state
             service.hung = f"no answer to {service.silence.unanswered} health checks in a row, process state {state}"
             typer.echo(f"{service.name} has hung ({service.hung}): killing process {process.pid}", err=True)
