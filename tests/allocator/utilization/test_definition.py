@@ -127,7 +127,10 @@ def test_u_of_a_longer_time_is_between_nothing_and_its_bound(drawn: list[tuple[l
     if found.efficiency is not None and found.bound is not None:
         assert 0.0 <= found.efficiency <= found.bound
         known = [minute.efficiency for minute in minutes if minute.efficiency is not None]
-        assert min(known) - 1e-9 <= found.efficiency <= max(known) + 1e-9
+        assert min(known) - 1e-9 <= found.efficiency
+        # A minute may have had a job's least number of nodes for a moment, and fewer in the mean.
+        if not any(minute.trained for minute in minutes if minute.efficiency is None):
+            assert found.efficiency <= max(known) + 1e-9
 
 
 def test_nothing_is_known_of_no_minutes() -> None:
