@@ -71,10 +71,13 @@ def test_it_waits_for_a_save_that_takes_longer_than_services_do(tmp_path: Path) 
     assert "waiting for jobs to save" in (tmp_path / "up.log").read_text()
 
 
-def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+def test_another_signal_ends_it_at_once_but_not_the_same_one_by_two_ways(tmp_path: Path) -> None:
     deployment = running(tmp_path)
     deployment.process.send_signal(signal.SIGINT)
-    wait_until((tmp_path / "begun").exists, 30, "the save begins")
+    deployment.process.send_signal(signal.SIGTERM)
+    log = tmp_path / "up.log"
+    wait_until(lambda: "waiting for jobs to save" in log.read_text(), 30, "people are told")
+    assert (tmp_path / "begun").exists()
     deployment.process.send_signal(signal.SIGINT)
     deployment.process.wait(60)
     assert not (tmp_path / "saved").exists()

@@ -341,7 +341,7 @@ class ServiceRunner:
         nodes back.
 
         Args:
-            hurry: Once it is set, services that have not ended are killed.
+            hurry: Services that have not ended are killed if it is set once people have been told what is waited for.
         """
         running = {service.name: service.process for service in self._services if service.process is not None}
         last = running.pop("scavenger", None)
@@ -357,12 +357,14 @@ class ServiceRunner:
 def _end(processes: Collection[ChildProcess], seconds: float, hurry: threading.Event) -> None:
     for process in processes:
         process.terminate()
-    deadline, told = time.monotonic() + seconds, time.monotonic() + _TELL_SECONDS
-    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+    begin, told = time.monotonic(), False
+    while any(process.poll() is None for process in processes) and time.monotonic() - begin < seconds:
         if hurry.wait(_FIRST_POLL_SECONDS):
-            break
-        if time.monotonic() > told:
-            told = deadline
+            if told:
+                break
+            hurry.clear()  # the same Ctrl-C by another way, say from a terminal and from a parent that passes it on
+        elif not told and time.monotonic() - begin > _TELL_SECONDS:
+            told = True
             typer.echo("waiting for jobs to save; press Ctrl-C again to end without", err=True)
     for process in processes:
         if process.poll() is None:
