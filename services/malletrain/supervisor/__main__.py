@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import grpc
 
+from malletrain.common.awaited_signals import AwaitedSignals
 from malletrain.common.cgroups import Cgroups
 from malletrain.common.files import NO_ROOM, write_atomically, write_once_there_is_room
 from malletrain.common.job_folder import (
@@ -67,11 +68,13 @@ def main() -> int:
     local.watch_logs(folder / LOGS_FOLDER / name for name in (LAUNCH_LOG, SIDECAR_LOG, FEED_LOG, STAGE_OUT_LOG))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    def terminate(*_: object) -> None:
-        event_loop.expect_stop()
-        start_thread(lambda: event_loop.stop(_TERMINATED_GRACE_SECONDS), "stop")
+    terminations = AwaitedSignals(signal.SIGTERM, note=event_loop.expect_stop)
 
-    signal.signal(signal.SIGTERM, terminate)
+    def stop_once_terminated() -> None:
+        terminations.wait()
+        event_loop.stop(_TERMINATED_GRACE_SECONDS)
+
+    start_thread(stop_once_terminated, "stop")
     server = _serve(SupervisorService(event_loop, board, launch.slots_per_node), launch.socket)
     own = this_process()
     announced = json.dumps({"pid": own.pid, "start_time": own.start_time, "socket": launch.socket})

@@ -23,6 +23,7 @@ from malletrain.cli.operate.service_forks import ServiceForks
 from malletrain.cli.operate.service_health import Activity, HealthAnswer, HealthQuestions, Silence, activity_of
 from malletrain.cli.shared.settings import AllSettings, check_named_files, check_state_folder, load
 from malletrain.cli.shared.terminal import has_terminal
+from malletrain.common.awaited_signals import AwaitedSignals
 from malletrain.common.backoff import Backoff
 from malletrain.common.child_process import ChildProcess
 from malletrain.common.files import make_private_folder, make_state_folder
@@ -75,15 +76,7 @@ def run(config: Path | None, parent: int | None, forks: ServiceForks) -> None:
     installation.owner_token().renew()
     installation.certificates().renew()
     watchdog = watchdog_for(os.environ, 0.0)
-    ending, hurry = threading.Event(), threading.Event()
-
-    def end(*_: object) -> None:
-        if ending.is_set():
-            hurry.set()
-        ending.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    ending = AwaitedSignals(signal.SIGTERM, signal.SIGINT)
     with lock_state_folder(settings.state_dir):
         runner = ServiceRunner(settings, config, watchdog.serving, forks)
         try:
@@ -95,7 +88,7 @@ def run(config: Path | None, parent: int | None, forks: ServiceForks) -> None:
                 watchdog.alive()
         finally:
             watchdog.stopping()
-            runner.stop(hurry)
+            runner.stop(ending)
 
 
 def prepare_state_folder(settings: AllSettings) -> None:
@@ -334,36 +327,35 @@ class ServiceRunner:
     def _log_path(self, service: ServiceProcess) -> Path:
         return self._settings.state_dir / "logs" / f"{service.name}.log"
 
-    def stop(self, hurry: threading.Event) -> None:
+    def stop(self, ending: AwaitedSignals) -> None:
         """Ask every service to end, and kill those that do not in time.
 
         JobManager has as long as a job may take for its last checkpoint. The Scavenger ends after it: it gives the
         nodes back.
 
         Args:
-            hurry: Services that have not ended are killed if it is set once people have been told what is waited for.
+            ending: Services that have not ended are killed if there is one once people were told what is waited for.
         """
         running = {service.name: service.process for service in self._services if service.process is not None}
         last = running.pop("scavenger", None)
         section = self._settings.job_manager
         saving = max(section.stop_grace_seconds, section.longest_release_grace_seconds)
-        _end(running.values(), _STOP_SECONDS + (saving if section.stop_jobs_on_exit else 0.0), hurry)
+        _end(running.values(), _STOP_SECONDS + (saving if section.stop_jobs_on_exit else 0.0), ending)
         if last is not None:
-            _end([last], _STOP_SECONDS, hurry)
+            _end([last], _STOP_SECONDS, ending)
         for service in self._services:
             service.questions.close()
 
 
-def _end(processes: Collection[ChildProcess], seconds: float, hurry: threading.Event) -> None:
+def _end(processes: Collection[ChildProcess], seconds: float, ending: AwaitedSignals) -> None:
     for process in processes:
         process.terminate()
     begin, told = time.monotonic(), False
     while any(process.poll() is None for process in processes) and time.monotonic() - begin < seconds:
-        if hurry.wait(_FIRST_POLL_SECONDS):
-            if told:
-                break
-            hurry.clear()  # the same Ctrl-C by another way, say from a terminal and from a parent that passes it on
-        elif not told and time.monotonic() - begin > _TELL_SECONDS:
+        # Before people are told, it is the same Ctrl-C by another way, say from a terminal and from a parent.
+        if ending.wait(_FIRST_POLL_SECONDS) and told:
+            break
+        if not told and time.monotonic() - begin > _TELL_SECONDS:
             told = True
             typer.echo("waiting for jobs to save; press Ctrl-C again to end without", err=True)
     for process in processes:
