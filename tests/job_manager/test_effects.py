@@ -10,8 +10,10 @@ from malletrain.job_manager.machine.effects import (
     StartSupervisor,
     StopSupervisor,
     may_precede_record,
+    stop_grace,
 )
 from malletrain.job_manager.machine.state import ManagerPolicy
+from malletrain.job_manager.settings import JobManagerSettings
 from tests.job_manager.harness import running
 from tests.support.builders import job_spec
 
@@ -50,3 +52,14 @@ def test_a_job_that_loses_its_last_node_has_its_grace_too() -> None:
     machine.leave("a")
     stops = [effect.grace_seconds for effect in machine.effects if isinstance(effect, StopSupervisor)]
     assert stops == [20.0]
+
+
+@pytest.mark.parametrize("asked", [0.0, 20.0, 600.0])
+@pytest.mark.parametrize(
+    "chosen", [{}, {"drain_grace_seconds": 60.0}, {"stop_grace_seconds": 90.0}, {"longest_release_grace_seconds": 0.0}]
+)
+def test_who_waits_for_jobs_to_end_knows_the_longest_that_one_may_have(asked: float, chosen: dict[str, float]) -> None:
+    settings = JobManagerSettings.model_validate(chosen)
+    machine = running("a", job_spec(limits=JobLimits(release_grace_seconds=asked)))
+    (job,) = machine.state.jobs.values()
+    assert 0 < stop_grace(job, settings.policy()) <= settings.max_stop_grace_seconds

@@ -30,7 +30,7 @@ folder = pathlib.Path(sys.argv[1])
 signal.signal(signal.SIGTERM, save)
 folder.joinpath("runs").touch()
 while True:
-    time.sleep(0.1)
+    signal.pause()
 """
 SETTINGS = f"""
 [scavenger]

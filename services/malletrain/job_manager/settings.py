@@ -279,6 +279,11 @@ class JobManagerSettings(BaseModel):
         return LongestGraces(self.longest_release_grace_seconds, self.longest_leave_grace_seconds)
 
     @property
+    def max_stop_grace_seconds(self) -> float:
+        """The longest that a job which is stopped may have to save, as `stop_grace` of the machine's effects."""
+        return max(self.stop_grace_seconds, self.drain_grace_seconds, self.longest_release_grace_seconds)
+
+    @property
     def idle_report_seconds(self) -> float:
         """For how long processes must do nothing until supervisors report it."""
         return min(30.0, self.stall_seconds / 2, self.idle_seconds / 2)

@@ -11,6 +11,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from malletrain.cli.shared.stubs import is_unverified
+from malletrain.common.backoff import Backoff
 from malletrain.runtime.channel import open_blocking_channel
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.peer import Peer
@@ -101,7 +102,7 @@ class HealthQuestions:
         self._channel: grpc.Channel | None = None
         self._call: Any = None
         self._ask_at = 0.0
-        self._first_ask_seconds = _FIRST_ASK_SECONDS
+        self._first_asks = Backoff(_FIRST_ASK_SECONDS, _MAX_FIRST_ASK_SECONDS)
 
     def look(self, now: float, *, served: bool) -> HealthAnswer | None:
         """Take in an answer, if one has come, and ask again when it is time.
@@ -123,11 +124,8 @@ class HealthQuestions:
         return answer
 
     def _ask(self, now: float) -> None:
-        if self._channel is not None:
-            self._ask_at = now + _ASK_SECONDS
-        else:  # soon where it has just begun; less often where that takes long, for each time is a handshake
-            self._ask_at = now + self._first_ask_seconds
-            self._first_ask_seconds = min(1.2 * self._first_ask_seconds, _MAX_FIRST_ASK_SECONDS)
+        # Soon where it has just begun; less often where that takes long, for each time is a connection.
+        self._ask_at = now + (_ASK_SECONDS if self._channel is not None else self._first_asks.fail())
         try:
             self._channel = self._channel or open_blocking_channel(self._peer, None)
             stub = health_pb2_grpc.HealthStub(self._channel)
@@ -140,7 +138,7 @@ class HealthQuestions:
     def close(self) -> None:
         """Forget the connection, e.g. since there is another process."""
         self._disconnect()
-        self._first_ask_seconds = _FIRST_ASK_SECONDS
+        self._first_asks.succeed()
 
     def _disconnect(self) -> None:
         self._call = None

@@ -339,8 +339,8 @@ class ServiceRunner:
         running = {service.name: service.process for service in self._services if service.process is not None}
         last = running.pop("scavenger", None)
         section = self._settings.job_manager
-        saving = max(section.stop_grace_seconds, section.longest_release_grace_seconds)
-        _end(running.values(), _STOP_SECONDS + (saving if section.stop_jobs_on_exit else 0.0), ending)
+        saving = section.max_stop_grace_seconds if section.stop_jobs_on_exit else 0.0
+        _end(running.values(), _STOP_SECONDS + saving, ending)
         if last is not None:
             _end([last], _STOP_SECONDS, ending)
         for service in self._services:
