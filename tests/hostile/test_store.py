@@ -63,7 +63,7 @@ def test_where_the_kernel_keeps_nobody_out_the_store_is_not_served(monkeypatch: 
     before = listening_ports()
     with pytest.raises(OSError, match=r"job_manager\.accept_open_store"), store():
         pass
-    assert listening_ports() == before
+    assert not listening_ports() - before, "servers of other tests may still be closing theirs"
 
 
 def test_an_operator_may_accept_an_open_store(
