@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from malletrain.caller.job_request import default_name
 from malletrain.cli.main import application
-from malletrain.cli.operate.service_runner import last_line, prepare_state_folder
+from malletrain.cli.operate.service_logs import last_line
+from malletrain.cli.operate.state_folder import prepare_state_folder
 from malletrain.cli.shared.settings import load
 from malletrain.cli.shared.verbs import Verb, VerbGroup
 from malletrain.common.version import VERSION

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.operate.service_runner import LogRotation
+from malletrain.cli.operate.service_logs import LogRotation
 
 
 def files(folder: Path) -> dict[str, str]:

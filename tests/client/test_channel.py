@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from malletrain.client.monitor_stream import open_channel
+from malletrain.job_manager.launching.launch_settings import monitor_address
 from malletrain.job_manager.launching.starting import worker_environment
-from malletrain.job_manager.service import _monitor_address
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.runtime.access.pki import ensure_certificate, publish_authority
 from malletrain.runtime.access.settings import AccessSettings
@@ -24,7 +24,7 @@ from tests.support.builders import job_spec
 
 def environment(settings: Settings) -> dict[str, str]:
     """What JobManager gives to workers, but for the copy of the CA's file in the job's folder."""
-    monitor = _monitor_address(settings, JobManagerSettings())
+    monitor = monitor_address(settings, JobManagerSettings())
     return worker_environment("j000001", Path("/jobs/j000001"), job_spec(), 1, monitor)
 
 

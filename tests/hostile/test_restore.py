@@ -19,8 +19,9 @@ from malletrain.common.accounts import account_named
 from malletrain.job_manager.launching.accounts import AccountsOfOwners, CommonAccount
 from malletrain.job_manager.launching.folder import SupervisorStartError
 from malletrain.job_manager.launching.folder_identity import JobIdentity
+from malletrain.job_manager.launching.launch_settings import LaunchSettings, MonitorAddress
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
-from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings, MonitorAddress
+from malletrain.job_manager.launching.starting import LaunchOrder
 from malletrain.job_manager.machine.jobs import JobSpec
 from malletrain.runtime.access.credentials import FixedToken
 from malletrain.v1 import job_manager_pb2, resources_pb2

@@ -14,9 +14,10 @@ import pytest
 from malletrain.common.processes import find_processes
 from malletrain.fleet.spec import FleetSpec
 from malletrain.job_manager.launching.accounts import CommonAccount
+from malletrain.job_manager.launching.launch_settings import LaunchSettings, MonitorAddress
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
 from malletrain.job_manager.launching.processes import of_supervisor
-from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings, MonitorAddress
+from malletrain.job_manager.launching.starting import LaunchOrder
 from malletrain.job_manager.launching.supervisor_client import NodeHost
 from malletrain.job_manager.machine.jobs import JobSpec
 from malletrain.tls.names import node_name

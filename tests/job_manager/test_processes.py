@@ -17,13 +17,9 @@ from malletrain.common.launch_file import Launch, launch_document
 from malletrain.common.processes import ProcessId, identify
 from malletrain.job_manager.launching import folder as job_folder
 from malletrain.job_manager.launching.folder import JobFolder, WrittenOutcome, open_socket, socket_path
+from malletrain.job_manager.launching.launch_settings import MonitorAddress
 from malletrain.job_manager.launching.processes import ProcessSearch, sweep, until_end, wait_for_end
-from malletrain.job_manager.launching.starting import (
-    MonitorAddress,
-    search_path,
-    supervisor_environment,
-    worker_environment,
-)
+from malletrain.job_manager.launching.starting import search_path, supervisor_environment, worker_environment
 from malletrain.job_manager.log_reader import LogReader
 from malletrain.job_manager.logs import tail
 from malletrain.job_manager.machine.stimuli import Completion, Outcome

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings, MonitorAddress, SupervisorStarter
+from malletrain.job_manager.launching.launch_settings import LaunchSettings, MonitorAddress
+from malletrain.job_manager.launching.starting import LaunchOrder, SupervisorStarter
 from malletrain.job_manager.launching.supervisor_client import NodeHost
 from malletrain.job_manager.machine.jobs import JobSpec
 from tests.job_manager.serving import processes_of, serve_manager

@@ -6,26 +6,26 @@ import asyncio
 import os
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 
 from malletrain.common.accounts import Account, acting_as
-from malletrain.common.addresses import is_loopback
-from malletrain.common.memory_by_job import MemoryByJob
 from malletrain.common.tasks import ending, lasting
 from malletrain.common.user_threads import UserBusyError
 from malletrain.job_manager import submission, wire
 from malletrain.job_manager.dependencies import check_named
 from malletrain.job_manager.engine import Engine
+from malletrain.job_manager.job_messages import JobMessages
 from malletrain.job_manager.launching.accounts import open_accounts
 from malletrain.job_manager.launching.folder import JobFolder
 from malletrain.job_manager.launching.folder_identity import JobIdentity
 from malletrain.job_manager.launching.job_secrets import JobSecrets, SupervisorCertificates
+from malletrain.job_manager.launching.launch_settings import launch_settings
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
-from malletrain.job_manager.launching.starting import LaunchSettings, MonitorAddress, search_path
+from malletrain.job_manager.launching.starting import search_path
 from malletrain.job_manager.log_reader import WrittenLine
 from malletrain.job_manager.logs import MAX_TAIL_LINES, check_positions, stream
 from malletrain.job_manager.machine.burst_buffer import quota_use
@@ -46,11 +46,11 @@ from malletrain.job_manager.storage.usage_store import METADATA, UsageStore
 from malletrain.job_manager.telemetry.change_spans import ChangeSpans
 from malletrain.job_manager.telemetry.metrics import JobManagerMetrics
 from malletrain.job_manager.usage_answers import UsageAnswers
-from malletrain.job_manager.visibility import event_visible_to, for_service, visible_to
+from malletrain.job_manager.visibility import event_visible_to
 from malletrain.model.job_groups import in_group
 from malletrain.model.job_state import JobState
 from malletrain.runtime.access.certificate_renewal import CertificateRenewal
-from malletrain.runtime.access.identity import Role, current_caller, require_owner
+from malletrain.runtime.access.identity import current_caller, require_owner
 from malletrain.runtime.access.installation import Installation, own_user
 from malletrain.runtime.access.pki import issue_to_fleet, issue_to_job
 from malletrain.runtime.access.service import AccessService
@@ -71,7 +71,6 @@ from malletrain.runtime.pieces import MAX_BYTES, pieces
 from malletrain.runtime.process import Service
 from malletrain.runtime.server import ServiceHost
 from malletrain.runtime.tracing.propagation import present_context
-from malletrain.tls.names import name_of
 from malletrain.v1 import allocator_pb2, job_manager_pb2_grpc, resources_pb2
 from malletrain.v1 import job_manager_pb2 as pb
 
@@ -83,24 +82,9 @@ _MAX_REQUEST_ID_LENGTH = 256
 _SHOWN_AT_ONCE = 20
 _READ_AT_ONCE = 100
 _LAST_GENERATION = 2**53
+"""More than there will ever be; a greater one would leave none for later plans."""
 _MAX_ANSWERED_JOBS = 100
 """Of more jobs that a plan changes at once, WatchJobs tells in pieces."""
-"""More than there will ever be; a greater one would leave none for later plans."""
-
-
-def _monitor_address(settings: Settings, section: JobManagerSettings) -> MonitorAddress:
-    listening = settings.addresses.monitor_for_nodes
-    port = listening.rpartition(":")[2]
-    peer = settings.peer("monitor")
-    for_nodes = f"{section.head_address}:{port}" if listening else ""
-    if settings.access.reports_without_tls and is_loopback(peer.address):
-        return MonitorAddress(peer.address, for_nodes)
-    return MonitorAddress(
-        peer.address,
-        for_nodes,
-        tuple(file.resolve() for file in settings.authority_files),
-        "" if peer.role is None else name_of(peer.role),
-    )
 
 
 def _supervisor_certificates(shared: Path, settings: Settings, clock: Clock) -> SupervisorCertificates:
@@ -124,26 +108,12 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Open the store. Processes and peers are left alone until `run`."""
         self._section = section
         self._clock = clock
-        self._service_messages: MemoryByJob[resources_pb2.Job] = MemoryByJob()
         state_dir = settings.state_dir.resolve()
         state_dir.mkdir(parents=True, exist_ok=True)
         self._certificates = CertificateRenewal(state_dir, (_SUPERVISOR,), clock, settings.tls.lifespan_seconds)
         self._certificates.renew()
         self._accounts = open_accounts(section, state_dir)
-        settings_for_launches = LaunchSettings(
-            state_dir,
-            section.jobs_dir or state_dir / "jobs",
-            section.trainer_python,
-            _monitor_address(settings, section),
-            section.backend,
-            section.head_address,
-            section.interfaces,
-            section.standby_memory_mib << 20,
-            section.keep_supervisor_seconds,
-            section.run_as == "service",
-            section.idle_report_seconds,
-            section.accept_open_store,
-        )
+        for_launches = launch_settings(settings, section)
         policy = section.policy()
         database = open_database(settings.database("job_manager"), METADATA)
         self._store = JobStore(database, owner_of_earlier_jobs=own_user())
@@ -156,7 +126,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         )
         self._spans = ChangeSpans()
         self._launcher = SupervisorLauncher(
-            settings_for_launches, os.environ, self._secrets, self._accounts, self._spans.note_reports
+            for_launches, os.environ, self._secrets, self._accounts, self._spans.note_reports
         )
         self._peers = ManagerPeers(settings, clock, installation.credential("job_manager"))
         self._access = AccessService(installation)
@@ -167,11 +137,12 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             lambda job_id: journal_story(self._store.last_events(job_id)),
         )
         self._metrics = JobManagerMetrics(clock)
-        self._numbers = JobNumbers(state_dir, settings_for_launches.jobs_dir)
+        self._numbers = JobNumbers(state_dir, for_launches.jobs_dir)
         last = self._numbers.largest()
         self._engine = Engine(
             self._store, self._launcher, self._peers, recorder, clock, self._metrics, self._spans, last
         )
+        self._messages = JobMessages(self._engine.with_newest_samples, self._launcher.version_of)
         self._owner_bytes = OwnerBytes(self._store.bytes_of_owners(), section.max_mib_per_owner)
         self._launcher.identify_jobs(self._identity)
         self._retention = Retention(
@@ -361,7 +332,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
         """One job."""
         del context
-        return pb.GetJobResponse(job=self._visible_message(await self._find_job(request.job_id)))
+        return pb.GetJobResponse(job=self._messages.message(await self._find_job(request.job_id)))
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
         """Jobs, oldest or newest first."""
@@ -385,7 +356,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                 if not _is_asked_for(job, request):
                     position = job.number
                     continue
-                jobs.append(self._message_among_many(job))
+                jobs.append(self._messages.message_among_many(job))
                 held, position = held + jobs[-1].ByteSize(), job.number
                 if held >= MAX_BYTES:
                     break
@@ -446,20 +417,14 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         with self._engine.jobs.subscribe() as changes:
             present, generation = self._engine.state.jobs.values(), self._engine.state.generation
             first = True
-            for jobs, more in self._pieces(present, request):
+            for jobs, more in self._messages.split(present, in_pieces=request.in_pieces):
                 yield pb.WatchJobsResponse(snapshot=first, jobs=jobs, plan_generation=generation, more=more)
                 first = False
             async for changed in changes:
                 for_watcher = changed.for_watcher(without_progress=request.without_progress)
                 if for_watcher or changed.generation is not None:
-                    for jobs, more in self._pieces(for_watcher, request):
+                    for jobs, more in self._messages.split(for_watcher, in_pieces=request.in_pieces):
                         yield pb.WatchJobsResponse(jobs=jobs, plan_generation=changed.generation or 0, more=more)
-
-    def _pieces(
-        self, jobs: Iterable[Job], request: pb.WatchJobsRequest
-    ) -> Iterator[tuple[list[resources_pb2.Job], bool]]:
-        messages = map(self._message_among_many, jobs)
-        return pieces(messages) if request.in_pieces else iter([(list(messages), False)])
 
     async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Context) -> pb.ApplyPlanResponse:
         """Apply a plan, or the part of it that fits, or refuse it as a whole."""
@@ -480,7 +445,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             rescaled_job_ids=result.rescaled,
             generation=result.state.generation,
             omissions=map(wire.omission_message, result.omitted),
-            jobs=map(self._message_among_many, rescaled) if len(rescaled) <= _MAX_ANSWERED_JOBS else (),
+            jobs=map(self._messages.message_among_many, rescaled) if len(rescaled) <= _MAX_ANSWERED_JOBS else (),
         )
 
     def _assigned(self, assignment: allocator_pb2.Assignment, field: str) -> tuple[str, ...]:
@@ -568,23 +533,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         return job
 
     def _message(self, number: int) -> Any:
-        return self._visible_message(self._job(job_id(number)))
-
-    def _message_among_many(self, job: Job) -> resources_pb2.Job:
-        """A job among many: services are told no more than they need."""
-        if current_caller().role is not Role.SERVICE:
-            return self._visible_message(job)
-        terms = self._engine.with_newest_samples(job), self._launcher.version_of(job.id)
-        if job.state.final:
-            self._service_messages.forget(job.id)
-            return for_service(wire.job_message(*terms))
-        # Several services follow the jobs, and are told the same.
-        return self._service_messages.value(job.id, terms, lambda: for_service(wire.job_message(*terms)))
-
-    def _visible_message(self, job: Job) -> resources_pb2.Job:
-        """A job as the caller may see it."""
-        message = wire.job_message(self._engine.with_newest_samples(job), self._launcher.version_of(job.id))
-        return visible_to(current_caller(), message)
+        return self._messages.message(self._job(job_id(number)))
 
 
 def _is_asked_for(job: Job, request: pb.ListJobsRequest) -> bool:

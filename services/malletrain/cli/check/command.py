@@ -37,7 +37,8 @@ from malletrain.common.script_kind import Script, ScriptKind
 from malletrain.common.script_reading import read_script
 from malletrain.job_manager.launching.folder import socket_path
 from malletrain.job_manager.launching.job_secrets import JobSecrets, SupervisorCertificates
-from malletrain.job_manager.launching.starting import LaunchSettings, MonitorAddress, SupervisorStarter
+from malletrain.job_manager.launching.launch_settings import LaunchSettings, MonitorAddress
+from malletrain.job_manager.launching.starting import SupervisorStarter
 from malletrain.job_manager.machine.jobs import JobSpec, LauncherBackend
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.clock import SystemClock

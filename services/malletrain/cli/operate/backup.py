@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from malletrain.cli.operate.service_runner import lock_state_folder, prepare_state_folder
+from malletrain.cli.operate.state_folder import lock_state_folder, prepare_state_folder
 from malletrain.cli.shared.configured import ConfigOption
 from malletrain.cli.shared.settings import load
 from malletrain.runtime.channel import serves

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shlex
-import shutil
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,16 +19,18 @@ import typer
 
 from malletrain.cli.operate.service_forks import ServiceForks
 from malletrain.cli.operate.service_health import Activity, HealthAnswer, HealthQuestions, Silence, activity_of
-from malletrain.cli.shared.settings import AllSettings, check_named_files, check_state_folder, load
+from malletrain.cli.operate.service_logs import LogRotation, last_line
+from malletrain.cli.operate.state_folder import lock_state_folder, prepare_state_folder
+from malletrain.cli.shared.settings import AllSettings, check_named_files, load
 from malletrain.cli.shared.terminal import has_terminal
 from malletrain.common.awaited_signals import AwaitedSignals
 from malletrain.common.backoff import Backoff
 from malletrain.common.child_process import ChildProcess
-from malletrain.common.files import make_private_folder, make_state_folder
+from malletrain.common.files import make_private_folder
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.errors import InvalidInputError, MalleTrainError
-from malletrain.runtime.settings_file import SERVICES, UP_LOCK
+from malletrain.runtime.errors import MalleTrainError
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.runtime.watchdog import watchdog_for
 
 _POLL_SECONDS = 0.1
@@ -53,7 +53,6 @@ _SOUND_SECONDS = 600.0
 _FREE_SECONDS = 5.0
 """How long the services of a `malletrain up` that was killed may go on listening."""
 _WRONG_USE = 2
-_MAX_LINE_LENGTH = 500
 
 
 def run(config: Path | None, parent: int | None, forks: ServiceForks) -> None:
@@ -89,35 +88,6 @@ def run(config: Path | None, parent: int | None, forks: ServiceForks) -> None:
         finally:
             watchdog.stopping()
             runner.stop(ending)
-
-
-def prepare_state_folder(settings: AllSettings) -> None:
-    """Make the state folder where it is missing.
-
-    Raises:
-        InvalidInputError: it can't be made, or others could have changed what is in it.
-    """
-    try:
-        make_state_folder(settings.state_dir)
-    except OSError as error:
-        expected = f"a folder that is there or can be made ({error.strerror})"
-        raise InvalidInputError("state_dir", expected, str(settings.state_dir)) from error
-    check_state_folder(settings.state_dir)
-
-
-@contextmanager
-def lock_state_folder(state_dir: Path) -> Iterator[None]:
-    """Lock a state folder for one `malletrain up`, or one restore.
-
-    Raises:
-        MalleTrainError: it is locked already.
-    """
-    with (state_dir / UP_LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise MalleTrainError(f"another `malletrain up` runs on {state_dir}, or a restore") from None
-        yield
 
 
 def wait_for_free_addresses(settings: AllSettings) -> None:
@@ -363,60 +333,3 @@ def _end(processes: Collection[ChildProcess], seconds: float, ending: AwaitedSig
             process.kill()
             with suppress(TimeoutError):  # the kernel may hold it for longer
                 process.wait(_KILL_SECONDS)
-
-
-def last_line(path: Path) -> str:
-    """The last line of a log with text in it; the path of the log if there is none."""
-    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()] if path.exists() else []
-    return lines[-1][:_MAX_LINE_LENGTH] if lines else f"nothing in {path}; is there room on its disk?"
-
-
-@dataclass(frozen=True)
-class LogRotation:
-    """How large logs may get.
-
-    A service holds its log open for appending, so the file stays and is emptied. A line that is written between the
-    copy and that is lost.
-
-    Attributes:
-        max_bytes: A larger log is copied and emptied.
-        copies: Copies that are kept, from `.1`, the newest, on; 0: none.
-    """
-
-    max_bytes: int
-    copies: int
-
-    def apply(self, log: Path) -> bool:
-        """Rotate a log if it is too large.
-
-        Returns:
-            Whether it was.
-
-        Raises:
-            OSError: a file can't be written. The log is emptied all the same where that is possible.
-        """
-        try:
-            if log.stat().st_size <= self.max_bytes:
-                return False
-        except FileNotFoundError:
-            return False
-        try:
-            self._copy(log)
-        finally:
-            os.truncate(log, 0)
-        return True
-
-    def _copy(self, log: Path) -> None:
-        if not self.copies:
-            return
-        for number in range(self.copies, 1, -1):
-            older, newer = _copy_path(log, number), _copy_path(log, number - 1)
-            if newer.exists():
-                newer.replace(older)
-        fresh = _copy_path(log, 1)
-        fresh.touch(mode=0o600)
-        shutil.copyfile(log, fresh)
-
-
-def _copy_path(log: Path, number: int) -> Path:
-    return log.with_name(f"{log.name}.{number}")

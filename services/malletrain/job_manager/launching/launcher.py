@@ -32,11 +32,11 @@ from malletrain.job_manager.launching.folder import (
 from malletrain.job_manager.launching.folder_identity import JobIdentity, fault_of_identifier, fault_of_owner
 from malletrain.job_manager.launching.job_cgroups import JobCgroups
 from malletrain.job_manager.launching.job_secrets import JobSecrets
+from malletrain.job_manager.launching.launch_settings import LaunchSettings
 from malletrain.job_manager.launching.processes import Predicate, ProcessSearch
 from malletrain.job_manager.launching.starting import (
     ForkedSupervisor,
     LaunchOrder,
-    LaunchSettings,
     StartedSupervisor,
     SupervisorStarter,
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import structlog
 
@@ -32,25 +32,10 @@ from malletrain.common.user_threads import UserBusyError, UserThreads
 from malletrain.job_manager.launching.folder import JobFolder, socket_path
 from malletrain.job_manager.launching.job_cgroups import JobCgroups
 from malletrain.job_manager.launching.job_secrets import JobSecrets
+from malletrain.job_manager.launching.launch_settings import LaunchSettings, MonitorAddress
 from malletrain.job_manager.launching.supervisor_client import NodeHost, host_of
 from malletrain.job_manager.machine.jobs import DEFAULT_MAX_RESTARTS, JobSpec, LauncherBackend, first_member
 from malletrain.runtime.tracing.propagation import present_context
-
-
-class MonitorAddress(NamedTuple):
-    """The address to which trainers send their reports.
-
-    Attributes:
-        address: HOST:PORT of Monitor on this machine.
-        for_nodes: HOST:PORT by which agents on other nodes reach it; empty if they can't.
-        authorities: Files with the CA certificates by which it is known; none: it is not served with TLS, as by a test.
-        name: Name in its certificate; empty: the host of its address.
-    """
-
-    address: str
-    for_nodes: str = ""
-    authorities: tuple[Path, ...] = ()
-    name: str = ""
 
 
 def search_path(own: Mapping[str, str], trainer_python: str) -> str:
@@ -101,40 +86,6 @@ def supervisor_environment(
 _SUPERVISOR = "malletrain.supervisor"
 _MAX_SCRIPTS = 16
 _MAX_COMMANDS = 10_000
-
-
-@dataclass(frozen=True)
-class LaunchSettings:
-    """What all supervisors are started with, from the settings of the installation.
-
-    Attributes:
-        state_dir: State folder of the installation.
-        jobs_dir: Folder of the jobs' folders.
-        trainer_python: Interpreter of the training environment.
-        monitor: Where reporters connect to.
-        backend: Launcher backend of jobs that do not name one.
-        address: Address of this machine as the nodes see it.
-        interfaces: Network interfaces by which workers reach each other.
-        standby_memory_bytes: Largest share of memory of the standby processes of JobManager together, and of that of
-            each supervisor; 0: none is kept.
-        keep_seconds: How long a supervisor whose nodes were all released stays, and waits for others; 0: it ends.
-        forks_supervisors: Whether supervisors run as this process does, so that they can be forked, too.
-        idle_report_seconds: For how long a job's processes must do nothing until its supervisor reports it.
-        accepts_open_store: Whether torch's store may be served where other accounts of the machine can reach it.
-    """
-
-    state_dir: Path
-    jobs_dir: Path
-    trainer_python: str
-    monitor: MonitorAddress
-    backend: str = "horovod"
-    address: str = "127.0.0.1"
-    interfaces: tuple[str, ...] = ("lo",)
-    standby_memory_bytes: int = 0
-    keep_seconds: float = 0.0
-    forks_supervisors: bool = False
-    idle_report_seconds: float = 30.0
-    accepts_open_store: bool = False
 
 
 @dataclass(frozen=True)
