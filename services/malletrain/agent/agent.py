@@ -363,7 +363,7 @@ class StandstillWatch:
 
 
 class Standbys:
-    """Those of each user as whom workers run here. Use from the agent's main thread only.
+    """Standby processes of an agent, one for each user as whom workers run here. Use from the agent's main thread only.
 
     The first one of a user has the agent's interpreter and what workers usually have in their environment. Others
     follow as workers need them.

@@ -41,7 +41,7 @@ def _stem(head: str, node: str) -> str:
 
 
 class NodeCgroups:
-    """Those of one agent. No method fails: without cgroups, processes are found by parents and environment only."""
+    """Cgroups of one agent's workers. No method fails: processes can also be found by parents and environment."""
 
     def __init__(self) -> None:
         self._groups = Cgroups(None, lambda _: None)

@@ -27,7 +27,7 @@ _MAX_WAITING = 16
 
 @dataclass(frozen=True)
 class RegistryAddress:
-    """Where agents report.
+    """The address to which an agent reports that it is there.
 
     Attributes:
         address: HOST:PORT of the registry.

@@ -54,7 +54,7 @@ def has_room(held: Iterable[tuple[int, int]], user_id: int, size: int, max_bytes
 
 
 class StageOuts:
-    """Those of one agent. Use from its main thread only: the kernel ends the processes with the thread."""
+    """Copies of checkpoints that one agent makes. Use from its main thread, with which the kernel ends them."""
 
     def __init__(self, terms: StageOutTerms | None, say: Callable[[str], object]) -> None:
         """Nothing is copied yet.

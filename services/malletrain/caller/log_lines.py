@@ -75,7 +75,7 @@ def _before(now: float, seconds: float) -> int:
 
 
 def matching(lines: Iterable[LogLine], grep: str, field: str) -> Iterator[LogLine]:
-    """Those lines in which a regular expression is found.
+    """The lines in which a regular expression is found.
 
     Args:
         grep: The expression; empty: all lines.
@@ -153,6 +153,6 @@ def _log_parts(
 
 
 def _lines_of(part: job_manager_pb2.StreamLogsResponse) -> Iterator[LogLine]:
-    """Its lines; a JobManager of an earlier version says no times."""
+    """The lines of one message; without times from a JobManager of an earlier version."""
     times = list(part.unix_ms) or [0] * len(part.lines)
     return map(LogLine, part.lines, times)

@@ -66,7 +66,7 @@ def across_restarts(
 
 
 def job_changes(stubs: ServiceStubs, awaited: Callable[[], Set[str]]) -> Generator[list[resources_pb2.Job], None, None]:
-    """Those of the jobs that have changed; at first all, whether they have ended meanwhile or not.
+    """Awaited jobs that have changed, as they change; at first all of them, also those that have ended meanwhile.
 
     Args:
         stubs: The services.

@@ -46,7 +46,7 @@ class InstallationView(Protocol):
 
     @property
     def state_dir(self) -> Path:
-        """Its state folder."""
+        """State folder of the installation."""
 
     @property
     def own_authority_file(self) -> Path:
@@ -81,7 +81,7 @@ class CallerMunge:
 
 @dataclass(frozen=True)
 class CallerSettings:
-    """Where the services of an installation are, and how they are known.
+    """Addresses of an installation's services, and how a caller verifies them.
 
     Attributes:
         state_dir: Its state folder.

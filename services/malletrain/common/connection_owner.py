@@ -47,7 +47,7 @@ def connection_owner(peer: Endpoint, local: Endpoint) -> int | None:
 
 
 def listed_owner(peer: Endpoint, local: Endpoint, tables: tuple[Path, ...] = _TABLES) -> int | None:
-    """The same from the kernel's lists of connections, which are slow to read where there are thousands."""
+    """As `connection_owner`, from the kernel's lists of connections, which take long where there are thousands."""
     for table in tables:
         wanted = [_hexadecimal(side, wide=table.name == "tcp6") for side in (peer, local)]
         for words in _rows(table):

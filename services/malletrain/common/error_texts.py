@@ -96,7 +96,7 @@ def _is_consequence(lines: Sequence[str], number: int) -> bool:
 
 
 def _tracebacks(lines: Sequence[str]) -> list[int]:
-    """Where the errors are of the last chain of tracebacks that is not a launcher's; empty if there is none."""
+    """The lines of the last chain of tracebacks that is not a launcher's; empty if there is none."""
     chain: list[int] = []
     ranks_own: list[int] = []
     number = 0
@@ -129,7 +129,7 @@ def _links(between: Sequence[str]) -> bool:
 
 
 def _aborts(lines: Sequence[str]) -> list[int]:
-    """Where C++ says what it has aborted for: the line with what(), or the first one."""
+    """The line in which C++ says why it has aborted: the one with what(), or the first one."""
     numbers = [number for number, line in enumerate(lines) if _ABORTED.match(line)]
     if not numbers:
         return []

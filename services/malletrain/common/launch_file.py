@@ -17,7 +17,7 @@ _DEFAULT_RESTARTS = 3
 
 @dataclass(frozen=True)
 class AgentAddress:
-    """Where an agent is, and by what it is known.
+    """Address of an agent, and how its caller verifies it.
 
     Attributes:
         address: HOST:PORT on which it serves.

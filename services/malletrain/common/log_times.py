@@ -82,7 +82,7 @@ class LogTimes:
         return LogTimes(self.sizes[begin::step], self.times[begin::step])
 
     def ms_at(self, position: int) -> int:
-        """By when it was written up to a position, in milliseconds since the epoch; 0: later than the last look."""
+        """When a log had reached a position, in milliseconds since the epoch; 0: after the last look."""
         place = bisect_left(self.sizes, position)
         return self.times[place] if place < len(self.sizes) else 0
 

@@ -17,7 +17,7 @@ def unescape(text: str) -> str:
 
 
 def mount_points(mountinfo: str) -> Iterator[str]:
-    """Where file systems are mounted, from the text of /proc/PID/mountinfo."""
+    """Folders at which file systems are mounted, from the text of /proc/PID/mountinfo."""
     for line in mountinfo.splitlines():
         words = line.split(" ")
         if len(words) > 4:

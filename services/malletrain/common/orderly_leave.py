@@ -123,7 +123,7 @@ def first_to_leave(root: int, members: Iterable[Member]) -> tuple[int, ...]:
 
 
 def _innermost(member: Member, children: Mapping[int, list[Member]]) -> tuple[Member, ...]:
-    """Who of a process and its descendants is asked first."""
+    """The processes, among one and its descendants, that are asked first to end."""
     own = [child for child in children.get(member.pid, ()) if not child.helps(member)]
     inner = _sources(tuple(process for child in own for process in _innermost(child, children)))
     savers = tuple(process for process in inner if process.catches)
@@ -141,7 +141,7 @@ def _innermost(member: Member, children: Mapping[int, list[Member]]) -> tuple[Me
 
 
 def _sources(members: tuple[Member, ...]) -> tuple[Member, ...]:
-    """Those that do not read what others of them write: `tee` ends with its trainer."""
+    """The processes that read no output of the others: `tee` ends with the trainer that it reads."""
     written = frozenset(pipe for member in members for pipe in member.writes if pipe)
     return tuple(member for member in members if member.reads not in written) or members
 
@@ -184,7 +184,7 @@ class OrderlyLeave:
         self._first = frozenset(self._asked)
 
     def shorten(self, end: float) -> None:
-        """It is killed at this time, unless that was to be earlier anyway."""
+        """Kill it at this time, unless it would be killed earlier."""
         if end < self._end:
             self._end = end
             self._late_at = end - min(_LATE_SECONDS, _LATE_SHARE * (end - self._begun))

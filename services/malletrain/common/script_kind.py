@@ -396,7 +396,7 @@ def _evidence(source: bytes) -> Evidence | None:
 
 
 def _places(name: str, here: Path, folders: Sequence[Path]) -> Iterator[Path]:
-    """Where a module of the program's own may be; its last part may also be a name in the module."""
+    """Files that may be a module of the program's own; the name's last part may also be a name within the module."""
     level = len(name) - len(name.lstrip("."))
     for _ in range(level - 1):
         here = here.parent

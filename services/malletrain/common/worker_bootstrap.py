@@ -197,7 +197,7 @@ def script_of(kind: str, target: str) -> Path | None:
 
 
 def _spec_of(module: str) -> importlib.machinery.ModuleSpec | None:
-    """Where a module is; unlike `importlib.util.find_spec`, without importing what it lies in."""
+    """The spec of a module; unlike `importlib.util.find_spec`, without importing the package that it lies in."""
     spec: importlib.machinery.ModuleSpec | None = None
     folders: list[str] | None = None
     name = ""

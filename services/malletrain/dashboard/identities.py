@@ -25,7 +25,7 @@ _ROLES = (access_pb2.ROLE_VIEWER, access_pb2.ROLE_USER, access_pb2.ROLE_OPERATOR
 
 @dataclass(frozen=True)
 class Viewer:
-    """Who looks at a page. Its `repr` does not show the token.
+    """The user who looks at a page. Its `repr` does not show the token.
 
     Attributes:
         user: Name of the user.

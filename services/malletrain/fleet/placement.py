@@ -97,7 +97,7 @@ Shares = list[dict[str, int]]
 
 
 def relabelled(shares: Shares, nodes: Mapping[str, int], had: Sequence[frozenset[Gpu]]) -> Shares:
-    """The same with nodes of one size exchanged, so that members stay where they are."""
+    """The shares with nodes of one size exchanged, so that members stay on their nodes."""
     stays: dict[tuple[str, str], int] = {}
     for own, before in zip(shares, had, strict=True):
         present = Counter(node for node, _ in before)

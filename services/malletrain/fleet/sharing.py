@@ -15,7 +15,7 @@ LEFT_BEHIND = 0.5
 
 
 class Sharing(StrEnum):
-    """Who preprocesses.
+    """Which members of a fleet share preprocessing.
 
     `FLOTILLA`: all members share, whatever their positions, as published. `FEED`: those at about the same position
     share, as live. `ALONE`: each member for itself.

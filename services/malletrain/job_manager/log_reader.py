@@ -168,7 +168,7 @@ class LogReader:
         return unread
 
     def _first(self, file: LogFile, times: LogTimes) -> int:
-        """Where to begin in a file of which no position is known."""
+        """The position at which to begin in a file of which none is known."""
         before = file.size if file.written_ms < self._since_ms else times.size_before(self._since_ms)
         return _line_begin(file.path, before) if 0 < before <= file.size else 0
 
@@ -372,7 +372,7 @@ def writer_of(path: Path) -> str:
 
 
 def _line_begin(path: Path, position: int) -> int:
-    """Where the line begins that a position lies in, or the part of it that would be a line."""
+    """Begin of the line in which a position lies, or of the part of it that would be a line."""
     begin = max(0, position - _MAX_LINE_BYTES)
     try:
         with open_plain(path) as file:

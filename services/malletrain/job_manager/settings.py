@@ -285,7 +285,7 @@ class JobManagerSettings(BaseModel):
 
     @property
     def idle_report_seconds(self) -> float:
-        """For how long processes must do nothing until supervisors report it."""
+        """How long processes must do nothing until supervisors report it."""
         return min(30.0, self.stall_seconds / 2, self.idle_seconds / 2)
 
     @property

@@ -83,7 +83,7 @@ def owner_message(share: OwnerShare) -> job_manager_pb2.OwnerShare:
 
 
 def usage_keys(values: Sequence[job_manager_pb2.UsageKey.ValueType]) -> list[UsageKey]:
-    """By what usage is asked for.
+    """The keys by which a request wants usage added up.
 
     Raises:
         InvalidInputError: a value is none, or comes twice.

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job stands. Which state may follow which is in `malletrain.job_manager.machine.transitions`.
+    """State of a job. `malletrain.job_manager.machine.transitions` has the transitions that are permitted.
 
     Attributes:
         final: Whether a job stays in this state for ever.

@@ -190,7 +190,7 @@ class TraitCensus:
         return suitable - sum(has_traits(needs, traits) for traits in excluded)
 
     def unknown(self, needs: NodeNeeds) -> int:
-        """Of how many of the nodes it is not known whether they have an amount that is needed."""
+        """The number of nodes of which it is not known whether they have an amount that is needed."""
         return sum(count for traits, count in self._counts.items() if _is_unknown(needs, traits))
 
     def kinds(self, all_needs: Sequence[NodeNeeds]) -> dict[tuple[int, ...], list[str]]:

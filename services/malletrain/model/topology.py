@@ -68,7 +68,7 @@ def path_problem(path: Sequence[str]) -> str:
 
 
 def shared_levels(paths: Iterable[GroupPath]) -> int | None:
-    """In one group of how many levels all nodes are, from the outermost.
+    """The number of levels, from the outermost, of which all nodes are in one group.
 
     Args:
         paths: The path of each node.

@@ -126,12 +126,12 @@ class JobRecorder:
         return effects
 
     def state_after(self, before: MonitorMachine, result: Effects) -> MonitorMachine:
-        """The same machine: it changes in place."""
+        """The machine itself, which changes in place."""
         del result
         return before
 
     def forget_last(self) -> None:
-        """Nothing of Monitor's is refused after it was handled: what has happened is stored later."""
+        """Do nothing: Monitor refuses nothing that it has handled."""
         raise AssertionError("Monitor's machine has changed in place")
 
     def _advance(self, machine: MonitorMachine, stimulus: Stimulus, now: Moment) -> Effects:

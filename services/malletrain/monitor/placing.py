@@ -16,7 +16,7 @@ Spans = tuple[tuple[str, JobSpan], ...]
 
 @dataclass
 class JobSpans:
-    """Where idle nodes are, and which jobs are on them.
+    """The groups in which idle nodes are, and the jobs that are on them.
 
     Holds no more than there are nodes with a known path, and jobs on nodes. Where no path is known it says nothing of
     any job, and looks at none.

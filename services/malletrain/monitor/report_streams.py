@@ -213,7 +213,7 @@ class ReportBudget:
         self._owners.update(owners)
 
     def owner_of(self, job_id: str) -> str:
-        """Who submitted a job; empty: not known."""
+        """The user who submitted a job; empty: not known."""
         return self._owners.get(job_id, "")
 
     def open(self, job_id: str) -> None:

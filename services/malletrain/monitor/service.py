@@ -112,7 +112,7 @@ _BATCHES_AT_ONCE = 40
 
 
 class AddressForNodes(NamedTuple):
-    """Where the agents of other nodes reach Monitor.
+    """The address at which agents of other nodes reach Monitor.
 
     Attributes:
         address: HOST:PORT.
@@ -137,7 +137,7 @@ class _Acknowledgement(NamedTuple):
     metrics: int = 0
 
     def followed_by(self, later: _Acknowledgement) -> _Acknowledgement:
-        """This and a later one as one, so that little waits while the database is away."""
+        """Merge this batch and a later one, so that few wait while the database is away."""
         return _Acknowledgement(later.sequence, later.ended or self.ended, max(self.metrics, later.metrics))
 
 
@@ -174,7 +174,7 @@ class _WriteBatch:
     metrics: tuple[LoggedBatch, ...] = ()
 
     def followed_by(self, later: _WriteBatch) -> _WriteBatch:
-        """This and a later one as one, so that little waits while the database is away."""
+        """Merge this batch and a later one, so that few wait while the database is away."""
         jobs = {job_id: job for job_id, job in self.jobs.items() if job_id not in later.forgotten}
         acknowledgements = dict(self.acknowledgements)
         for stream, fresh in later.acknowledgements.items():

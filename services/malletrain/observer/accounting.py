@@ -26,7 +26,7 @@ _TRAINING, _STALLED, _UNASSIGNED = (USES.index(use) for use in (Use.TRAINING, Us
 
 
 def at(history: History, time: float) -> History:
-    """The same at a later moment: node-seconds are accounted until then. An earlier moment changes nothing."""
+    """The account at a later moment: node-seconds are counted until then. An earlier moment changes nothing."""
     if history.nodes is None or not history.heard_jobs:
         return replace(history, began=max(time, history.began), now=max(time, history.now))
     if time <= history.now:

@@ -62,7 +62,7 @@ def past_of(
 
 
 def with_past(history: History, past: Past) -> History:
-    """The same with the time before.
+    """The history with the time before it.
 
     Args:
         history: What has been heard since.

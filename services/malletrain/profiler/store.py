@@ -66,7 +66,7 @@ class RowChanges:
         return any((self.documents, self.removed_documents, self.rows, self.removed_rows))
 
     def followed_by(self, later: RowChanges) -> RowChanges:
-        """This batch and a later one as one, so that little waits while the database is away."""
+        """Merge this batch and a later one, so that few wait while the database is away."""
         return RowChanges(
             {**self.documents, **later.documents},
             self.removed_documents | later.removed_documents,

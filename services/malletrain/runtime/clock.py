@@ -41,7 +41,7 @@ class ClockSteps:
         self._offset = clock.time() - clock.monotonic()
 
     def take_step(self) -> float:
-        """By how many seconds the wall clock was set since the last step that was taken; 0 if it was not."""
+        """Seconds by which the wall clock was set since the last call; 0 if it was not."""
         offset = self._clock.time() - self._clock.monotonic()
         step = offset - self._offset
         if abs(step) < _MIN_SECONDS:

@@ -76,7 +76,7 @@ _WHERE = "serves metrics over HTTP, as HOST:PORT; empty: nowhere."
 
 
 class MetricsSettings(FrozenSettings):
-    """Where each service serves metrics for Prometheus."""
+    """Addresses at which services serve metrics for Prometheus."""
 
     scavenger: str = Field(default="", description=f"Address at which the Scavenger {_WHERE}")
     allocator: str = Field(default="", description=f"Address at which the Allocator {_WHERE}")
@@ -123,7 +123,7 @@ SettingsT = TypeVar("SettingsT", bound="Settings")
 
 
 class Addresses(BaseModel):
-    """Where each service listens, as HOST:PORT. It is reached over TLS only."""
+    """Addresses at which services listen, as HOST:PORT. They are reached over TLS only."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -238,7 +238,7 @@ class Settings(BaseSettings):
 
     @property
     def authorities(self) -> Authorities:
-        """By what callers know the services."""
+        """What callers verify the services by."""
         tls = self.tls
         return Authorities(
             self.own_authority_file, tls.authority_file, tls.certificate_file is not None, tls.expects_host
@@ -282,7 +282,7 @@ class Settings(BaseSettings):
         return file if isinstance(file, Path) else None
 
     def database(self, service: str) -> DatabaseAddress:
-        """Where a service's own database is."""
+        """Location of a service's own database."""
         url = self.database_url.get_secret_value()
         return DatabaseAddress(service, self.state_dir, url, self.database_password_file)
 

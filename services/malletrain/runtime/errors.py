@@ -34,7 +34,7 @@ class InvalidInputError(MalleTrainError, ValueError):
         super().__init__(f"{field}: expected {expected}{ending}")
 
     def at(self, field: str) -> InvalidInputError:
-        """The same error of another field: what a file calls it, say."""
+        """The error for another field, as a file calls it, say."""
         return InvalidInputError(field, self.expected, self._got)
 
 

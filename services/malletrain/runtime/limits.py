@@ -56,7 +56,7 @@ class ServerLimits(FrozenSettings):
     )
 
     def for_reports(self) -> ServerLimits:
-        """Those of Monitor, of which nobody asks anything large: a reporter holds no more of its memory."""
+        """The limits with small requests only, for Monitor, whose reporters send nothing large."""
         return self.model_copy(update={"max_request_bytes": min(self.max_request_bytes, _MAX_REPORT_BYTES)})
 
 

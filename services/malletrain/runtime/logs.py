@@ -129,7 +129,7 @@ _apart: Any = None
 
 
 def refusal_file(state_dir: Path, service: str) -> Path:
-    """Where the refusals of a service are kept."""
+    """The file with the refusals of a service."""
     return state_dir / "logs" / f"{service}.refused.log"
 
 

@@ -17,7 +17,7 @@ class ResponsePage(Protocol):
 
     @property
     def next_page_token(self) -> str:
-        """Where the next page begins."""
+        """The token with which the next page begins."""
 
 
 PageT = TypeVar("PageT", bound=ResponsePage)

@@ -10,7 +10,7 @@ from malletrain.common.addresses import is_loopback
 
 @dataclass(frozen=True)
 class Peer:
-    """Where a service is, and how it proves which one it is.
+    """Address of a service, and how it proves which one it is.
 
     Attributes:
         service: Its name: what a service shows to it is good for it alone.
@@ -27,7 +27,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Authorities:
-    """By what the services of an installation are known. Pure.
+    """What the services of an installation are verified by. Pure.
 
     Attributes:
         own_file: Certificate of the installation's own CA, which the services write for everybody to read.

@@ -26,7 +26,7 @@ class Fragment:
 
     @property
     def length_s(self) -> float:
-        """Its length in seconds."""
+        """Length of the trace in seconds."""
         return self.idle_until_s - self.idle_from_s
 
 

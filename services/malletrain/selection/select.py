@@ -78,7 +78,7 @@ _NODES = ObjectiveWeights((1, 0, 0, 0))
 
 
 class SelectionSolver(StrEnum):
-    """Who finds the selections of a method that optimises. AUTO: exact, and genetic where that takes too long."""
+    """How the selections of a method that optimises are found. AUTO: exact, and genetic where that takes too long."""
 
     EXACT = "exact"
     GENETIC = "genetic"
@@ -239,7 +239,7 @@ def _by_whole_front(
 
 
 def _first_choice(problem: SelectionProblem, arrays: ProblemArrays, settings: SelectionSettings) -> Ints | None:
-    """Of the Pareto set the point with the most nodes, of several the front of the window; as from `best_selection`."""
+    """The point of the Pareto set with the most nodes, of several the front of the window; as from `best_selection`."""
     from malletrain.selection.search import pareto_front
 
     first = _search(problem, arrays, settings, _NODES, second=_BURST_BUFFER)

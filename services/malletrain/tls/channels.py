@@ -34,7 +34,7 @@ def renewing_channel(path: Path, connect: Callable[[], grpc.aio.Channel]) -> grp
 
 
 def renewing_blocking_channel(path: Path, connect: Callable[[], grpc.Channel]) -> grpc.Channel:
-    """The same as a blocking channel, for any thread."""
+    """As `renewing_channel`, a blocking channel for any thread."""
     return cast("grpc.Channel", _BlockingChannel(path, connect))
 
 

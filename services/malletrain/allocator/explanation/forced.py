@@ -110,7 +110,7 @@ class ForcedOptima:
         )
 
     def _without(self, job: int) -> tuple[Floats, Floats]:
-        """By capacity: the best value of the other jobs of the same owner, and that of the other owners' jobs."""
+        """For every capacity the best value of the owner's other jobs, and that of the other owners' jobs."""
         if job not in self._kept:
             at, own = self._place[job]
             self._kept = {job: (self._rows[at].all_without(own), self._owners.all_without(at))}

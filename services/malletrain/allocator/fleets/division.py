@@ -133,7 +133,7 @@ def _to_permitted_counts(live: LiveFleet, counts: Counts, gpus: int) -> Counts:
 
 
 def _one_each(live: LiveFleet, table: RateTable, gpus: int) -> Counts:
-    """One GPU each, the longest first; those that train go on."""
+    """One GPU each, members with most remaining work first; those that train go on."""
     work = live.work()
     running = {place: remaining for place, remaining in work.items() if live.members[place].held}
     waiting = {place: remaining for place, remaining in work.items() if place not in running}
@@ -142,7 +142,7 @@ def _one_each(live: LiveFleet, table: RateTable, gpus: int) -> Counts:
 
 
 def _by_remaining_work(live: LiveFleet, table: RateTable, gpus: int) -> Counts:
-    """So that the last member ends as early as possible, anew if that is worth its stalls."""
+    """GPUs so that the last member ends as early as possible; made anew only where that is worth its stalls."""
     held = {place: member.held for place, member in enumerate(live.members) if member.held}
     if sum(held.values()) > gpus:
         work = live.work()

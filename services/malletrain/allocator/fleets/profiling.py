@@ -70,7 +70,7 @@ def max_measured(live: LiveFleet) -> int:
 def awaits_first_rate(member: LiveMember, gpus: int) -> bool:
     """Whether nothing is known of a member's rate, and one is waited for.
 
-    It is not of a member that is late, or that needs more GPUs than there are.
+    Nothing is waited for from a member that is late, or that needs more GPUs than there are.
     """
     return not member.known and member.late is None and 0 < member.least_from(1) <= gpus
 

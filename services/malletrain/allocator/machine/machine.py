@@ -225,7 +225,7 @@ class AllocatorMachine:
         return (StoreGrowths(tuple(measured)),) if measured else ()
 
     def _note_news(self, now: Moment, *, moved: bool = False) -> Effects:
-        """Something has changed: the wait is over, or there will be none after the present plan."""
+        """Note that something has changed: begin to wait for more events, or do so right after the present plan."""
         if not self._has_news:
             self._has_news, self._news_at = True, now.monotonic
         self._has_moved |= moved
@@ -260,7 +260,7 @@ class AllocatorMachine:
                 return ()
             case PlanPhase.YIELDING:
                 self._solved_ahead = None
-                # Nodes that have moved call for a plan nearly always, and the look that says so costs more than to ask.
+                # Nodes that have moved nearly always call for a plan: to look for the reason costs more than to ask peers.
                 self._is_prepared = self._cache.complete and (self._nodes_moved or bool(self._find_reason(now)))
                 self._nodes_moved = False
                 if not self._is_prepared:

@@ -150,7 +150,7 @@ class BeginPlan:
 
 @dataclass(frozen=True)
 class ForgetEvents:
-    """No plan is due for the events that have come."""
+    """Drop the events that have come from the trace: no plan is due for them."""
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ class GroupTable:
         return self.least(job) <= nodes <= self.most_nodes(job)
 
     def possible_scales(self, job: int, scales: ScaleValues) -> ScaleValues:
-        """Those scales of a job that are `possible`."""
+        """The scales of a job that are `possible`."""
         if job not in self.options:
             return scales
         fits = [place for place, size in enumerate(scales.sizes.tolist()) if self.possible(job, size)]
@@ -214,7 +214,7 @@ def whole(nodes: int, replica: int) -> int:
 
 
 def up_to_whole(nodes: int, replica: int) -> int:
-    """So many nodes, and those that complete their last replica."""
+    """A number of nodes, rounded up to whole replicas."""
     return nodes + -nodes % replica if replica else nodes
 
 

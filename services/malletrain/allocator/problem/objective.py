@@ -21,7 +21,7 @@ def max_start_seconds(forward_seconds: float) -> float:
 
 
 def trains_on(sizes: NDArray[np.int64], current: int) -> bool:
-    """Whether a job trains on the nodes that it holds: they are a permitted scale, and not none.
+    """Whether a job trains on the nodes that it holds: their number is a permitted scale above 0.
 
     After a preemption they may be too few. What follows then is a start.
 

@@ -361,7 +361,7 @@ def without_slow_nodes(jobs: Sequence[PlannableJob], nodes: Sequence[PlannableNo
 
 
 def _paths(nodes: Sequence[PlannableNode], jobs: Sequence[PlannableJob]) -> dict[str, GroupPath]:
-    """Where nodes are; empty where no job minds."""
+    """Topology paths of nodes; empty where no job has a preference."""
     if all(job.topology is TopologyPreference.NONE for job in jobs):
         return {}
     return {node.name: node.topology for node in nodes if node.topology}

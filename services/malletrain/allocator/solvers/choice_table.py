@@ -210,7 +210,7 @@ def _best_without_limits(starts: Ints, sizes: Ints, values: Floats, currents: In
 
 
 def best_reduced_places(starts: Ints, sizes: Ints, values: Floats, currents: Ints, pool: int) -> Ints:
-    """The same as `best_places`, with `TIE`; scales that no optimum can contain are discarded before.
+    """As `best_places` with `TIE`, after scales that no optimum can contain have been discarded.
 
     There must be a job. Where nodes are scarce, little more is kept of most jobs than the scale that they have.
     """

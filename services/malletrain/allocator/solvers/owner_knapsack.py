@@ -130,7 +130,7 @@ def _part(
     inner = np.cumsum([0, *(len(entries) for entries in ranges)])
     most = min(limit, sum(int(sizes[entries[-1]]) for entries in ranges))
     worth, cost, picks = _tables(inner, sizes[own], values[own], costs[own], most, tie)
-    # A number of nodes with which nothing is better than with one less is no choice.
+    # Numbers of nodes that are worth no more than one node less are left out.
     differs = (np.diff(worth) != 0) | (np.diff(cost) != 0)
     nodes = np.concatenate(([0], 1 + np.flatnonzero(differs))).astype(np.int64)
     return _Part(jobs, starts[list(jobs)], inner, sizes[own], picks, nodes, worth[nodes], cost[nodes])

@@ -26,7 +26,7 @@ Flags = NDArray[np.bool_]
 
 
 def reduced(per_job: Sequence[ScaleValues], pool: int) -> list[ScaleValues]:
-    """The same jobs without the sizes that no optimum contains; size 0 always stays."""
+    """The jobs without the sizes that no optimum contains; size 0 always stays."""
     if not per_job:
         return []
     starts = np.cumsum([0, *(len(scales.sizes) for scales in per_job)])

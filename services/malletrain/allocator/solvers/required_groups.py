@@ -190,7 +190,7 @@ def _replica_limits(table: GroupTable) -> tuple[OwnerGroup, ...]:
         groups = Counter(group_of(problem.paths.get(name, ()), level) for name in problem.nodes)
         groups.pop(None, None)
         room = sum(whole(size, replica) for size in groups.values())
-        # What they have of nodes of which the group is not known they may keep.
+        # Jobs may keep nodes whose group is not known.
         room += sum(len(option.held) for job in jobs for option in table.options[job] if option.group is None)
         limits.append(OwnerGroup("", tuple(jobs), room))
     return tuple(limits)

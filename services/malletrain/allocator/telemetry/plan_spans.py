@@ -31,7 +31,7 @@ class PlanSpan:
 
     @property
     def context(self) -> TraceContext | None:
-        """By which others refer to it."""
+        """The identifiers by which other spans refer to this plan's."""
         return self._span.context
 
     @contextmanager
@@ -87,7 +87,7 @@ class PlanSpans:
             self._events.setdefault(context, now)
 
     def forget_events(self) -> None:
-        """No plan is due for the events that have come."""
+        """Drop the events that have come: they need no plan."""
         self._events.clear()
 
     @contextmanager

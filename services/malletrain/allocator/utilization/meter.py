@@ -56,14 +56,14 @@ class UseMeter:
         self._starts: dict[str, tuple[float, ...]] = {}
 
     def note_use(self, now: float, present: PresentUse | None) -> tuple[float, PresentUse] | None:
-        """What is so from now on; to be told every second or so.
+        """Count the use since the last call, and remember the present one; to be called every second or so.
 
         Args:
             now: Seconds since the epoch.
             present: What idle nodes are used for; None: not known.
 
         Returns:
-            Since when it was otherwise, in seconds since the epoch, and what was so then; None: that is not known.
+            When the use before began, in seconds since the epoch, and that use; None: not known.
         """
         since, before = self._last
         known = before is not None and 0 <= now - since <= self._max_gap_s

@@ -62,7 +62,7 @@ class _Remembered:
 
 
 class PresentUses:
-    """Makes one of each moment. While the jobs are the same, `jobs` is the same tuple.
+    """Builds the `PresentUse` of each moment. While the jobs are the same, `jobs` is the same tuple.
 
     The curve of a job is the one that is believed when the minute begins, or when the job comes: curves change with
     every measurement, and each change would take anew how well all jobs could have trained.
@@ -169,5 +169,5 @@ def _jobs(cluster: ClusterCache, now: float) -> Iterator[JobPresent]:
 
 
 def _trains_on(job: CachedJob) -> frozenset[str]:
-    """Those of its nodes that its workers have confirmed and may keep; none before its first start has ended."""
+    """The job's nodes that its workers have confirmed and that it may keep; none before its first start has ended."""
     return job.confirmed_nodes.intersection(job.plannable.current_nodes) if job.state in _TRAINING else frozenset()

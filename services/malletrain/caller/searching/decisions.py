@@ -20,7 +20,7 @@ _MAX_NAMED = 10
 
 
 class TrialStage(StrEnum):
-    """Where a trial is; Optuna's names."""
+    """The state of a trial, with Optuna's names."""
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"

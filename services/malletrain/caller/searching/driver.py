@@ -202,7 +202,7 @@ class SearchSetup:
 
 @dataclass(frozen=True)
 class SearchListeners:
-    """Who is told what happens.
+    """Functions that a search calls when something happens.
 
     Attributes:
         submitted: A trial has become a job.

@@ -204,7 +204,7 @@ def run_check(request: CheckRequest, say: Callable[[str], None]) -> list[Backend
 
 
 def _remove_sockets(folder: Path) -> None:
-    """Where the folder's path is too long for the kernel, sockets lie in one of their own."""
+    """Remove the folder of sockets, which is apart from the job's where that path is too long for the kernel."""
     beside = socket_path(folder, "check", 1).parent
     if not beside.is_relative_to(folder):
         shutil.rmtree(beside, ignore_errors=True)

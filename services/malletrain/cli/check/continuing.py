@@ -21,7 +21,7 @@ _MAX_COMPARED = 20
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """Where one part of a check goes on from the one before.
+    """The point at which one part of a check goes on from the part before.
 
     Attributes:
         kept: Steps of the part before that are in the weights; None where the weights are none of that part.

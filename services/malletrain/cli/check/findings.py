@@ -96,7 +96,7 @@ def _together(trial: ScriptTrial) -> dict[str, Answer]:
 
 
 def _unless(apart: Answer, trial: ScriptTrial, check: Callable[[ScriptTrial], Answer]) -> Answer:
-    """Where two workers do not train together, what else goes wrong with them follows from that."""
+    """Check without the trial on two workers where these do not train together, which explains the rest."""
     if not apart.known_bad:
         return check(trial)
     return check(replace(trial, grown=None))

@@ -338,7 +338,7 @@ def _check_model(field: str, model: EnsembleModel) -> None:
 
 
 def _check_tail(field: str, model: EnsembleModel, problem: FleetProblem) -> None:
-    """Where members may get GPUs beyond their peak, Eq. 5 must not bring them to a standstill."""
+    """Refuse a tail of Eq. 5 that would bring members with GPUs beyond their peak to a standstill."""
     if problem.beyond_peak is BeyondPeak.AVOID:
         return
     slowest = min(scaled_rates(model.rates, problem.gpus, problem.gpus_per_node))

@@ -157,7 +157,7 @@ def unfinished_jobs_of(stubs: ServiceStubs, texts: Iterable[str], now: float) ->
 
 
 def unfinished_job_of(stubs: ServiceStubs, text: str, now: float) -> str:
-    """The same where the job is to be ended: of several of this name only one may not have ended yet.
+    """The job of a name that is to be ended: no other of this name may be unfinished.
 
     Raises:
         InvalidInputError: several have not ended.

@@ -79,7 +79,7 @@ def outlook(job: resources_pb2.Job, known: Known) -> Outlook:
 
 
 def outlook_dict(seen: Outlook) -> dict[str, Any]:
-    """For scripts. Seconds are null where they are not known; `unknown` says why none is."""
+    """An outlook for scripts. Seconds are null where they are not known; `unknown` says why."""
     eta = seen.left or Eta(None, None, None)
     return {
         "samples": seen.samples,

@@ -319,7 +319,7 @@ def job_file_of(command: Sequence[str]) -> Path | None:
 
 
 def _given_options(options: Mapping[str, Any], context: typer.Context) -> dict[str, Any]:
-    """Those that stand on the command line."""
+    """The options that stand on the command line."""
 
     def is_given(name: str) -> bool:
         source = context.get_parameter_source(name)

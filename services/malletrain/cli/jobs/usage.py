@@ -34,7 +34,7 @@ _NAMES: Mapping[pb.UsageKey.ValueType, tuple[str, Callable[[pb.UsageRow], str]]]
 
 
 class UsageGrouping(StrEnum):
-    """By what usage is added up."""
+    """What usage is added up by."""
 
     OWNER = "owner"
     PROJECT = "project"

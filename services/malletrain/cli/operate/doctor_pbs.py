@@ -78,7 +78,7 @@ def judge_gpus(
 
 
 def _judge_cgroups(text: str) -> Finding:
-    """To what the hook keeps jobs on one node."""
+    """Which limits the hook enforces for jobs that share a node."""
     name = f"{_CGROUPS}: what is kept apart"
     remedy = f"qmgr -c 'export hook {_CGROUPS} application/x-config default' >FILE; edit it; `import` it again"
     if not text.strip():
@@ -339,7 +339,7 @@ def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
 
 
 def pbs_hosts(section: PbsSettings) -> dict[str, str]:
-    """By vnode: the host of its mom, as PBS names it; nothing where PBS does not say."""
+    """The host of each vnode's mom, as PBS names it; the vnode's own name where PBS does not say."""
     return {name: str(entry.get("Mom") or name) for name, entry in _nodes(section).items()}
 
 
@@ -360,7 +360,7 @@ def _scheduler_file(scheduler: Mapping[str, str]) -> str | None:
 
 
 def _tables(section: object) -> dict[str, dict[str, Any]]:
-    """Those of a section's entries that are tables."""
+    """The entries of a section that are tables."""
     return (
         {name: entry for name, entry in section.items() if isinstance(entry, dict)} if isinstance(section, dict) else {}
     )

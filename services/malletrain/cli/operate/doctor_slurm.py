@@ -116,7 +116,7 @@ def parse_partitions(text: str) -> dict[str, dict[str, str]]:
 
 
 def slurm_hosts(section: SlurmSettings) -> dict[str, str]:
-    """By node: its address or host, as Slurm knows it; nothing where Slurm does not say."""
+    """The address or host of each node, as Slurm knows it; none where Slurm does not say."""
     argv = [section.sinfo, "-h", "-N", "-p", ",".join(section.partitions), "-o", "%N|%o"]
     lines = run_query(argv).text.splitlines() if section.partitions else []
     return {name: host for name, _, host in (line.strip().partition("|") for line in lines) if host}

@@ -60,7 +60,7 @@ class TrialClient(Protocol):
 
 @dataclass(frozen=True)
 class SlurmTrial:
-    """By Slurm's commands."""
+    """A trial placeholder, by Slurm's commands."""
 
     section: SlurmSettings
 
@@ -84,7 +84,7 @@ class SlurmTrial:
 
 @dataclass(frozen=True)
 class PbsTrial:
-    """By the commands of PBS."""
+    """A trial placeholder, by the commands of PBS."""
 
     section: PbsSettings
 

@@ -46,7 +46,7 @@ def chosen_config(config_file: Path | None) -> Iterator[None]:
 
 
 def with_config(command: Callable[..., None]) -> Callable[..., None]:
-    """The same verb with the option --config, unless it has one: a file of settings for what it calls."""
+    """A verb with the option --config, a file of settings for what it calls, unless it has one."""
     hints = get_type_hints(command, include_extras=True)
     signature = inspect.signature(command)
     if "config" in hints:

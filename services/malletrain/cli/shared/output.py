@@ -32,7 +32,7 @@ JsonOption = typer.Option("--json", help="Print JSON instead of a table.")
 
 
 class JsonForm(StrEnum):
-    """In which form messages are printed as JSON."""
+    """The form in which messages are printed as JSON."""
 
     PLAIN = "plain"
     PROTO = "proto"

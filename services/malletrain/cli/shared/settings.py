@@ -131,7 +131,7 @@ def check_named_files(settings: AllSettings) -> None:
 
 
 def state_folder_fault(state_dir: Path) -> str:
-    """Who else decides, or could, what is in the state folder; empty if nobody does, or there is none.
+    """Other accounts that can change what is in the state folder; empty if there are none, or there is no folder.
 
     Only the folder and what lies directly in it is looked at. The folders above are for root to be strict with: others
     work in folders of a project, whose owner could replace theirs.

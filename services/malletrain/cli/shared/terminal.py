@@ -88,7 +88,7 @@ def guarded_output() -> Iterator[None]:
 
 
 def guarded(function: Callable[..., _Result]) -> Callable[..., _Result]:
-    """The same function, with `guarded_output`."""
+    """A function within `guarded_output`."""
 
     @functools.wraps(function)
     def run(*arguments: Any, **options: Any) -> _Result:

@@ -18,7 +18,7 @@ class Verb(TyperCommand):
     """
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its options and arguments, `--help` among them."""
+        """The options and arguments of the verb, `--help` among them."""
         return _sparing_defaults(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -40,7 +40,7 @@ class Verb(TyperCommand):
 
 
 class VerbGroup(TyperGroup):
-    """The same for a group of verbs, and for the command itself."""
+    """A group of verbs, or the command itself, with the same help as a verb."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The verb that is called; of one that there is not, the error says which is probably meant."""
@@ -51,7 +51,7 @@ class VerbGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its options and arguments, `--help` among them."""
+        """The options and arguments of the verb, `--help` among them."""
         return _sparing_defaults(super().get_params(ctx))
 
 

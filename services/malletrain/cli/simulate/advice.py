@@ -167,7 +167,7 @@ def job_number(job: str) -> tuple[int, ...]:
 
 
 def _rank(job: QueuedJob, order: QueueOrder, now_s: float) -> tuple[float, float]:
-    """By what waiting jobs are sorted: the job with the smallest rank comes first."""
+    """Sort key of waiting jobs: the job with the smallest rank comes first."""
     if order is QueueOrder.FCFS:
         return 0.0, job.submit_s
     if order is QueueOrder.PRIORITY:

@@ -106,7 +106,7 @@ def method_summary(metrics: UsageMetrics, counts: SelectionCounts) -> dict[str, 
 
 
 def without_times(summary: Any) -> Any:
-    """The same summary without the solve times, so that the same command writes the same bytes."""
+    """The summary without the solve times, so that the same command writes the same bytes."""
     if not isinstance(summary, dict):
         return summary
     return {key: without_times(value) for key, value in summary.items() if key not in _TIMES}

@@ -314,7 +314,7 @@ def _cut_torn_line(file: BinaryIO, path: Path) -> None:
 
 
 def _account() -> str:
-    """Who makes the changes: the account, and whose session it is where sudo says so."""
+    """The account that makes the changes, and whose session it is where sudo says so."""
     user_id = os.getuid()
     try:
         name = pwd.getpwuid(user_id).pw_name

@@ -94,7 +94,7 @@ def _of_job(before: JobFact | None, now: JobFact) -> list[str]:
 
 
 class SortBy(Enum):
-    """By what jobs are sorted: the key that is pressed, and what is shown for it."""
+    """What jobs are sorted by: the key that is pressed, and what is shown for it."""
 
     JOB = ("j", "job")
     NAME = ("n", "name")
@@ -129,7 +129,7 @@ def rows_of(history: History, sort: SortBy, *, reverse: bool) -> list[TopRow]:
 
 
 def _key(row: TopRow, sort: SortBy) -> tuple[bool, float | str]:
-    """By numbers, the largest first; what is not known comes last. Time left: the shortest first."""
+    """Sort key of a row: largest numbers first, unknown ones last; of times left the shortest first."""
     fact, outlook = row.fact, row.outlook
     texts = {SortBy.JOB: fact.id, SortBy.NAME: fact.name, SortBy.OWNER: fact.owner, SortBy.STATE: fact.state}
     if sort in texts:

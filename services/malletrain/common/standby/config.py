@@ -34,12 +34,12 @@ class StandbyConfig:
     barred: tuple[str, ...] = ()
 
     def without(self, module: str) -> StandbyConfig:
-        """The same without a module that can't be imported ahead."""
+        """The configuration without a module that can't be imported ahead."""
         modules = tuple(name for name in self.modules if name != module)
         return replace(self, modules=modules, barred=(*self.barred, module)[-_MAX_BARRED:])
 
     def like(self, environment: Mapping[str, str], names: Sequence[str]) -> StandbyConfig:
-        """The same with some variables as in the environment of a job."""
+        """The configuration with some variables as in the environment of a job."""
         own = {name: value for name, value in self.environment.items() if name not in names}
         of_job = {name: environment[name] for name in names if name in environment}
         return replace(self, environment={**own, **of_job})

@@ -83,7 +83,7 @@ class StandbyManager:
         return 0 if self._standby is None else self._standby.pid
 
     def memory_used(self) -> int:
-        """Its share of memory in bytes; 0 if there is no standby process."""
+        """The standby process's share of memory in bytes; 0 if there is none."""
         return 0 if self._standby is None else self._standby.memory_bytes()
 
     @property

@@ -218,7 +218,7 @@ class StandbyProcess:
         self.phase, self.refusal = Phase.ENDED, f"it says what makes no sense: {reason}"[:_MAX_REASON_LENGTH]
 
     def memory_bytes(self) -> int:
-        """Its share of memory: pages that it shares with workers are divided among them; 0 if it is not known."""
+        """Its memory, in which shared pages are divided among the processes that share them; 0: not known."""
         try:
             text = Path(f"/proc/{self.pid}/smaps_rollup").read_text(encoding="ascii")
         except OSError:

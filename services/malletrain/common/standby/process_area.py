@@ -20,7 +20,7 @@ _FIRST_FIELD = 45
 
 @dataclass(frozen=True)
 class ProcessArea:
-    """Where the kernel reads the arguments and the environment of this process.
+    """The memory from which the kernel reads the arguments and the environment of this process.
 
     Attributes:
         arguments: Address and size of the arguments in bytes.
@@ -42,7 +42,7 @@ class ProcessArea:
 
 
 def find_area() -> ProcessArea:
-    """Where the kernel reads what this process was started with."""
+    """Find the memory from which the kernel reads what this process was started with."""
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     arg_start, arg_end, env_start, env_end = (int(word) for word in fields[_FIRST_FIELD : _FIRST_FIELD + 4])
     return ProcessArea((arg_start, arg_end - arg_start), (env_start, env_end - env_start))

@@ -44,7 +44,7 @@ _MAX_MODULES = 64
 
 
 class Standby:
-    """This process: what it has imported, and the connection to its parent."""
+    """A standby process from within: what it has imported, and the connection to its parent."""
 
     def __init__(self, parent: int, connection: socket.socket, modules: list[str], area: ProcessArea) -> None:
         """Nothing happens before `serve`.

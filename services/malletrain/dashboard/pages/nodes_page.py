@@ -85,7 +85,7 @@ class NodesPage(Page):
             self._mark.data = age
 
     def _age(self) -> columns.Columns:
-        """Where the chosen node is on the curves; nowhere while it is not idle."""
+        """The chosen node's point on the survival curves; none while it is not idle."""
         known = (self.history.nodes or {}).get(self.selection.node)
         past = self.history.now % _EVERY_S
         age = self.history.now - past - known.idle_since if known is not None else -1.0

@@ -155,7 +155,7 @@ class _Search:
         return OlderAnswer((job_fact(answer.job),))
 
     async def _jobs_of_name(self, name: str) -> OlderAnswer:
-        """Those of the chosen owner; without one the viewer's own, or else those of others."""
+        """Jobs of a name: the chosen owner's; where none is chosen the viewer's own, or else those of others."""
         own = await self._list_jobs(self._newest(name, self._owner or self._viewer.user), _MAX_PAGES)
         if own.jobs or self._owner:
             return own

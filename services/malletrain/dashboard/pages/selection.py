@@ -118,7 +118,7 @@ class Selection:
         )
 
     def fitted(self, begin: float, now: float) -> Selection:
-        """The same with the shortest span that shows all the past, where none was chosen and it is less than usual.
+        """The selection with the shortest span that shows all the past, unless a span was chosen or is shorter.
 
         Args:
             begin: When what is known begins, in seconds since the epoch.

@@ -153,7 +153,7 @@ def eta_in_words(remaining: Eta | None) -> str:
 
 
 def _expected(remaining: Eta | None) -> float | None:
-    """By what an ETA is sorted; None: it is not known."""
+    """Sort key of an ETA; None: not known."""
     if remaining is None:
         return None
     return remaining.expected if remaining.expected is not None else remaining.soonest

@@ -44,7 +44,7 @@ class ServerContext:
     _updates: set[asyncio.Task[object]] = field(default_factory=set)
 
     def viewer_of(self, request: HTTPServerRequest) -> Viewer | None:
-        """Who makes a request that was let in."""
+        """The viewer who makes a request that was let in."""
         return self.viewers.by_token(self.sessions.token(request))
 
     def open_page(self, page: Page) -> None:

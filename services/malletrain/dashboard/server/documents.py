@@ -172,7 +172,7 @@ class PageView(SessionHandler):  # type: ignore[misc]  # Bokeh is not checked
         return generate_session_id(secret_key=self.application.secret_key, signed=self.application.sign_sessions)
 
     def _token(self, session_id: Any, cookies: dict[str, str]) -> Any:
-        """By what the browser finds its document; it says for whom that is made, if it has to be made again."""
+        """The token by which a browser finds its document, and for whom it is made anew where it is gone."""
         request = {"headers": {}, "cookies": cookies, "arguments": self.request.arguments}
         return generate_jwt_token(
             session_id,

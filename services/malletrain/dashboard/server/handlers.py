@@ -57,7 +57,7 @@ class _Plain(RequestHandler):
             raise HTTPError(403)
 
     async def viewer(self) -> Viewer:
-        """Who makes the request; others are refused."""
+        """The viewer who makes the request; others are refused."""
         try:
             viewer = await self.context.viewers.verify(self.context.sessions.token(self.request))
         except UnverifiableError:

@@ -46,7 +46,7 @@ class Sessions:
         return name
 
     def _drop_one_of_most(self) -> None:
-        """Of all users, whoever has the most browsers loses the oldest."""
+        """Drop the oldest browser of the user who has the most."""
         user = max(self._users, key=lambda name: len(self._users[name]))
         self._tokens.pop(self._users[user].popitem(last=False)[0])
         if not self._users[user]:
@@ -81,16 +81,16 @@ class PageAccess(NullAuth):  # type: ignore[misc]  # Bokeh is not checked
 
     @property
     def get_user_async(self) -> Any:
-        """Who makes a request."""
+        """The viewer who makes a request."""
         return self.viewer_of
 
     @property
     def login_url(self) -> str:
-        """Where those go who show nothing."""
+        """The page to which requests without a credential are sent."""
         return "/login"
 
     async def viewer_of(self, handler: RequestHandler) -> Viewer | None:
-        """Who makes a request; None for those whom nobody knows."""
+        """The viewer who makes a request; None if it is nobody known."""
         request = handler.request
         if request.path.endswith(("/autoload.js", "/metadata")):
             raise HTTPError(404)
@@ -116,7 +116,7 @@ class OurHost(Matcher):
         self._names = names
 
     def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
-        """No arguments if it is for us; None: it is not found."""
+        """Empty arguments if a request is for one of our names; None: not found."""
         host = request.host.lower()
         name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
         return {} if name in self._names else None

@@ -54,7 +54,7 @@ def scripts_version() -> str:
 
 
 def address_of(name: str) -> str:
-    """Where browsers find a file in its present version."""
+    """The address at which browsers find a file in its present version."""
     file = file_named(name)
     if file is None:
         raise KeyError(name)

@@ -65,12 +65,12 @@ class CommonAccount:
         return None
 
     def may_end(self, environment: Mapping[str, str], user_ids: frozenset[int]) -> bool:
-        """Whether there is any user id: the kernel lets this account end only its own processes."""
+        """True for any process that has a user id: the kernel lets this account end only its own."""
         del environment
         return bool(user_ids)
 
     def users_of(self, folder: Path) -> frozenset[int]:
-        """This process's user alone."""
+        """The user of this process alone."""
         del folder
         return frozenset({os.geteuid()})
 

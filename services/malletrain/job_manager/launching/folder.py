@@ -322,7 +322,7 @@ class KnownLaunches:
         self._known: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {}
 
     def __len__(self) -> int:
-        """Of how many jobs something is kept."""
+        """The number of jobs of which something is kept."""
         return len(self._known)
 
     def of(self, folder: JobFolder, incarnation: int) -> dict[str, Any]:
@@ -407,7 +407,7 @@ def _make_folder_of(path: Path, account: Account) -> None:
 
 
 def launch_record(state_dir: Path, job_id: str) -> Path:
-    """Where JobManager itself keeps what it has launched for a job that does not run as its own account."""
+    """JobManager's own record of what it has launched for a job that does not run as its account."""
     return state_dir / "launched" / f"{job_id}.json"
 
 
@@ -519,7 +519,7 @@ def socket_folder(state_dir: Path, mode: int) -> Path:
 
 
 def earlier_socket_folder(state_dir: Path) -> Path:
-    """Where versions before had these sockets: supervisors of such a version serve there until they end."""
+    """Folder of sockets of earlier versions, whose supervisors serve there until they end."""
     mark = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]
     return Path(tempfile.gettempdir()) / f"{_PREFIX}{os.getuid()}-{mark}"
 

@@ -22,7 +22,7 @@ _MADE_BEFORE = frozenset({job_folder.FEEDS_FOLDER})
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """By what the folder of a job is known to be its own.
+    """What proves that a folder is a job's own.
 
     Attributes:
         owner: Name of the user who submitted it.

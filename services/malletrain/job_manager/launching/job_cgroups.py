@@ -40,7 +40,7 @@ def folder_name(jobs: Path) -> str:
 
 
 class JobCgroups:
-    """Those of one installation. No method fails: without cgroups, processes are found by their environment only."""
+    """Cgroups of one installation's jobs. No method fails: processes can also be found by their environment."""
 
     def __init__(self, jobs: Path, open_below: Open = open_cgroups) -> None:
         """

@@ -87,7 +87,7 @@ def launch_settings(settings: Settings, section: JobManagerSettings) -> LaunchSe
 
 
 def monitor_address(settings: Settings, section: JobManagerSettings) -> MonitorAddress:
-    """Where reports of trainers go: without TLS on this machine where the settings permit that."""
+    """The address to which trainers report: without TLS on this machine where the settings permit that."""
     listening = settings.addresses.monitor_for_nodes
     port = listening.rpartition(":")[2]
     peer = settings.peer("monitor")

@@ -359,7 +359,7 @@ class SupervisorStarter:
         return {env.FEED_PEERS: str(feeds), env.FLEET: fleet_id, env.NODE_ADDRESS: self._settings.address}
 
     def _monitor_for(self, folder: JobFolder) -> MonitorAddress:
-        """Where the job's trainer reports. Its account, or node, may not reach our state folder: it gets a copy."""
+        """Monitor's address for a job's trainers, with copies of files in our state folder that they can't read."""
         monitor = self._settings.monitor
         if not monitor.authorities:
             return monitor

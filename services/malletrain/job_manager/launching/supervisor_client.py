@@ -113,7 +113,7 @@ class SupervisorClient:
         self._log = structlog.get_logger(__name__).bind(job=job_id, incarnation=incarnation)
 
     async def watch(self) -> AsyncIterator[SupervisorSeen]:
-        """Its state, whenever it changes, until the stream breaks."""
+        """Stream a supervisor's state, whenever it changes, until the stream breaks."""
         clock = asyncio.get_running_loop().time
         bucket = TokenBucket.full(_STATES_PER_SECOND, _STATES_AT_ONCE, clock())
         try:

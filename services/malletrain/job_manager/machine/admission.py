@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 def first_in_line(queued: Iterable[_T], taken: int, places: int) -> list[_T]:
-    """Who is admitted next: the first of the queue, as many as there are free places.
+    """The jobs that are admitted next: the first of the queue, as many as there are free places.
 
     Args:
         queued: The queue, first come first.
@@ -60,7 +60,7 @@ def next_in_line(
     places: Places,
     uses: Mapping[str, float] | None,
 ) -> list[_T]:
-    """Who is admitted next.
+    """The jobs that are admitted next.
 
     Args:
         queued: The queue, first come first.
@@ -108,7 +108,7 @@ MAX_PLACES = 10**6
 
 
 class AdmissionRule(StrEnum):
-    """Who gets burst buffer. FIFO: first come, first served. WINDOW: a selection of the first jobs that ask for it."""
+    """How burst buffer is given. FIFO: first come, first served. WINDOW: to a selection of the first jobs."""
 
     FIFO = "fifo"
     WINDOW = "window"
@@ -226,7 +226,7 @@ def admission_pass(queue: AdmissionQueue, policy: BurstBufferPolicy) -> Admissio
 
 
 def _within_reach(queue: AdmissionQueue, policy: BurstBufferPolicy, plain: Sequence[int]) -> Iterator[int]:
-    """Of the jobs that ask for burst buffer, in order, those for which jobs that ask for none leave a place."""
+    """Jobs that ask for burst buffer, in order, for which jobs that ask for none leave a place."""
     foremost = _foremost(queue, plain)
     asking = [position for position, job in enumerate(queue.jobs) if 0 < job.burst_buffer_gb <= policy.quota_gb]
     within_reach = {owner for position in asking if queue.may_have_more(owner := queue.jobs[position].owner)}

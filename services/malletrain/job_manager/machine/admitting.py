@@ -40,7 +40,7 @@ class QueueEntry:
 
     @property
     def owner(self) -> str:
-        """Who submitted it."""
+        """The user who submitted it."""
         return self.jobs[0].owner
 
     @property

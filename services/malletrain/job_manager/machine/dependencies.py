@@ -116,7 +116,7 @@ def _cancel(transaction: Transaction, job: Job, name: str, cause: Job) -> Job:
 
 
 def _names_of(job: Job) -> tuple[str, ...]:
-    """By which names others may wait for it."""
+    """The names by which other jobs may wait for a job."""
     return (job.id,) if job.array_number is None else (job.id, job.array_id)
 
 

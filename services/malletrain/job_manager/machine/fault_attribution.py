@@ -28,7 +28,7 @@ _MAX_FAILURES = 16
 
 @dataclass(frozen=True)
 class JobHistory:
-    """Where a job has failed and where it has trained well, lately. Times are in seconds since the epoch.
+    """Nodes on which a job has failed and has trained well, lately. Times are in seconds since the epoch.
 
     Attributes:
         owner: Who submitted it.
@@ -126,7 +126,7 @@ class NodeEvidence:
         return len(new)
 
     def forget(self, suspicion: Suspicion) -> None:
-        """It could not be reported: it is with the next failure."""
+        """Mark a suspicion as not reported, since that failed: the next failure on its node reports it again."""
         for history in self._jobs.values():
             history.reported.pop(suspicion.node, None)
 

@@ -61,7 +61,7 @@ def presumed_hang(job: Job, policy: ManagerPolicy, now: float) -> str | None:
     """
     since = job.phase_since if job.phase else job.stalled_since
     if since is None:
-        # No batch is missed: it reports, or never has. Then only that nothing was done since its start tells something.
+        # Batches still come, or none ever came: only processes that have been idle since the start say something.
         idle = _idle_seconds(job, job.changed_at, now)
         longest = job.spec.limits.start
         return f"its processes have done nothing for {idle:.0f} s" if idle >= longest else None

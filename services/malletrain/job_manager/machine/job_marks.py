@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from malletrain.job_manager.machine.jobs import Job
-from malletrain.job_manager.machine.scale_faults import has_news
+from malletrain.job_manager.machine.scale_faults import may_change_with_time
 from malletrain.model.job_state import JobState
 
 
@@ -25,7 +25,10 @@ class JobMark(Enum):
 
 
 def is_settled(job: Job) -> bool:
-    """Whether there is nothing to reconcile. Equal tuples suffice: of another order, nothing is found to do."""
+    """Whether there is nothing to reconcile.
+
+    Tuples are compared, not sets, which is cheap: the same nodes in another order need no command either.
+    """
     return job.wanted == job.commanded and (bool(job.wanted) or not job.supervised) and not job.target_reached
 
 
@@ -38,7 +41,7 @@ def requires_commands(job: Job) -> bool:
 
 def is_timed(job: Job) -> bool:
     """Whether time alone may change it."""
-    if job.not_before is not None or has_news(job):
+    if job.not_before is not None or may_change_with_time(job):
         return True
     if not job.supervised or job.stop is not None:
         return False

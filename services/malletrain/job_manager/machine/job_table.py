@@ -310,7 +310,7 @@ class Claims:
         return last
 
     def holder(self, job: Job, name: str) -> str:
-        """Who has a node or GPU so that a job can't get it, itself included: "job j000001"; empty if nobody has."""
+        """The holder of a node or GPU that a job can't get, maybe that job itself: "job j000001"; empty without one."""
         if owner := self._jobs.get(name):
             return f"job {owner}"
         node = node_of(name)
@@ -373,7 +373,7 @@ class ShardedMap(Generic[_V]):
         return (item for shard in self._shards for item in shard.items())
 
     def _shard(self, name: str) -> dict[str, _V]:
-        """Where a name is, to be changed."""
+        """The part of the table that has a name, copied so that it may be changed."""
         number = hash(name) % _SHARDS
         if number not in self._own:
             self._shards[number] = self._shards[number].copy()

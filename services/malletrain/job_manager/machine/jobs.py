@@ -312,7 +312,7 @@ class Job:
 
     @property
     def usable_spec(self) -> JobSpec:
-        """Its spec, with the scales that its program can use: more nodes would be idle.
+        """The spec with the scales that the job's program can use: more nodes would be idle.
 
         Who submits by `malletrain submit` has been told before; others say what they want without anybody looking at
         the program. Where none of the scales would be left, all are.
@@ -326,7 +326,7 @@ class Job:
         return replace(spec, max_nodes=self.most_nodes, permitted_nodes=permitted)
 
     def whole(self, nodes: Sequence[str], others: Iterable[str]) -> tuple[str, ...]:
-        """Those of its nodes that are among others, in their order.
+        """The job's nodes that are among others, in their order.
 
         Where all nodes of each replica must be in one group, that is replicas with all their nodes only.
 

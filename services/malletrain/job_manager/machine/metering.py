@@ -88,7 +88,7 @@ class GpuShares:
         self._counted: set[str] = set()
 
     def of(self, name: str) -> float:
-        """Of a GPU, by its name."""
+        """Use of a GPU, by its name."""
         node = node_of(name)
         # Each job counts once, on all its nodes: a member may have thousands of GPUs.
         for job in self._transaction.jobs.on_nodes((node,)):

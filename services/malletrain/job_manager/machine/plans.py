@@ -107,7 +107,7 @@ def _drop_what_is_lost(
         others: What is wanted for jobs that are not among the parts; those that are dropped are added.
 
     Returns:
-        Whether that was all. If not, nodes that an earlier part has been given turned out to be a dropped job's.
+        True: no further pass is needed. False: a job was dropped, and an earlier part has been given nodes of it.
     """
     owners = others.copy()
     for job_id, nodes in tuple(parts.items()):
@@ -201,7 +201,8 @@ def _migrates(job: Job, after: tuple[str, ...]) -> bool:
 
 
 def _idle_of(transaction: Transaction, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """A plan made before a node left may name it, as one that its job keeps; that is no gain for the job."""
+    """Those of some nodes that are idle. A plan that was made before a node left may still name it as kept: it is
+    held, and not gained."""
     idle = transaction.idle or frozenset()
     return tuple(name for name in nodes if node_of(name) in idle)
 

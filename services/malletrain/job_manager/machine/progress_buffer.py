@@ -58,10 +58,10 @@ class ProgressBuffer:
         return None
 
     def take_newer(self, jobs: Mapping[str, Job], only: Iterable[str] | None = None) -> ProgressNoted | None:
-        """What is newer than the state, as a stimulus, and forget it; None where there is nothing.
+        """Remove the buffered samples, and return them as a stimulus; None where there are none.
 
         Args:
-            jobs: Jobs that have not ended. What is known of others is dropped.
+            jobs: Jobs that have not ended. Samples of others are dropped.
             only: Identifiers of the jobs that are meant; None: all.
         """
         names = list(self._samples) if only is None else [name for name in only if name in self._samples]

@@ -57,13 +57,13 @@ def _pause(count: int) -> float:
     return min(_FIRST_SECONDS * 2.0 ** min(count - 1, _MAX_DOUBLINGS), _MAX_SECONDS)
 
 
-def has_news(job: Job) -> bool:
+def may_change_with_time(job: Job) -> bool:
     """Whether time alone may change what is known of its scales."""
     begun = job.scale_since is not None and job.fleet_number is None and len(job.commanded) not in job.good_scales
     return begun or any(fault.until is not None for fault in job.scale_faults)
 
 
-def news(job: Job, now: float) -> dict[str, Any]:
+def changes_with_time(job: Job, now: float) -> dict[str, Any]:
     """What time alone changes of the job's fields: scales that may be tried again, or have trained well by now."""
     faults = tuple(
         replace(fault, until=None) if fault.until is not None and fault.until <= now else fault

@@ -115,7 +115,7 @@ class JobsChanged:
     progressed: Set[str] = frozenset()
 
     def followed_by(self, later: JobsChanged) -> JobsChanged:
-        """This change and a later one as one, for a watcher that has read neither yet."""
+        """Merge this change and a later one, for a watcher that has read neither yet."""
         generation = self.generation if later.generation is None else later.generation
         # Of a job that only the one names, it counts what that one says; of a job that both name, what both say.
         only_progress = (

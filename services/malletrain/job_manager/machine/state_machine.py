@@ -382,7 +382,7 @@ def check_time_limits(transaction: Transaction) -> None:
     for job in transaction.jobs.marked(JobMark.TIMED):
         _end_backoff(transaction, job)
         job = transaction.jobs[job.id]
-        transaction.put(job, **scale_faults.news(job, transaction.now))
+        transaction.put(job, **scale_faults.changes_with_time(job, transaction.now))
         job = transaction.jobs[job.id]
         if job.supervised and job.stop is None:
             _check_job(transaction, job)

@@ -132,7 +132,7 @@ class SupervisorSeen:
 
 @dataclass(frozen=True)
 class NodesReleased:
-    """No process of a job is left on these nodes."""
+    """The last process of a job on these nodes has ended."""
 
     job_id: str
     incarnation: int

@@ -165,7 +165,7 @@ def _check_indices(jobs: Mapping[str, Job]) -> None:
 
 
 def _check_sharing(jobs: Iterable[Job]) -> None:
-    """No node is held by two jobs, and none is wanted by two."""
+    """Check that no node is held by two jobs, and none is wanted by two."""
     for name in ("held", "wanted"):
         owners: dict[str, str] = {}
         for job in jobs:

@@ -94,7 +94,7 @@ def end_notice(sequence: int, event: JobEvent, job: Job | None, kinds: Collectio
 
 @dataclass(frozen=True)
 class Waits:
-    """Since when jobs have had no nodes, in seconds since the epoch.
+    """When the present waits of jobs without nodes began, in seconds since the epoch.
 
     Attributes:
         since: By job.

@@ -30,10 +30,10 @@ _LOOK_SECONDS = 3600.0
 """Also before the first look: after a start of the machine its clock may be wrong for a while."""
 _PAUSE_SECONDS = 1.0
 _OF_OWNER = 10
-"""Jobs of an owner that go at a time: no more than it takes, where they are large."""
+"""How many jobs of an owner are deleted at once at most; fewer where those suffice."""
 _LOOK_AT_OWNERS_SECONDS = 1.0
 _PAUSE_OF_OWNER_SECONDS = 60.0
-"""Before an owner is looked at again, of whom nothing can be removed."""
+"""Until an owner is looked at again of whom nothing could be removed."""
 
 
 class Retention:

@@ -12,7 +12,7 @@ MAX_SUMS = 100_000
 
 
 class UsageKey(StrEnum):
-    """By what usage is added up."""
+    """What usage is added up by."""
 
     OWNER = "owner"
     PROJECT = "project"

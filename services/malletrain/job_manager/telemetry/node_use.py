@@ -77,7 +77,7 @@ def moved_nodes(stimulus: Stimulus, before: ManagerState, after: ManagerState) -
 
 
 def _unit(job: Job) -> str:
-    """Who has nodes to itself: a job, or a fleet."""
+    """What has nodes to itself: a job, or a fleet."""
     return job.fleet_id or job.id
 
 

@@ -88,7 +88,7 @@ class Pause:
 
     @property
     def seconds(self) -> float:
-        """Its length in seconds."""
+        """Length of the stall in seconds."""
         return self.end - self.begin
 
 

@@ -53,7 +53,7 @@ class JobsKept:
 
 @dataclass(frozen=True)
 class JobsForgotten:
-    """Nothing of these jobs is to be known any longer."""
+    """These jobs are to be forgotten."""
 
     job_ids: tuple[str, ...]
 

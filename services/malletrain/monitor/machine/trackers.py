@@ -262,7 +262,7 @@ class JobTracker:
 
     @property
     def reporters(self) -> dict[str, ReporterState]:
-        """Its reporters, by identifier."""
+        """The job's reporters, by identifier."""
         return self._reporters.states()
 
     @property

@@ -146,7 +146,7 @@ class StragglerBook:
         return [] if workers is None else workers.slow
 
     def count_measured(self, job_id: str, now: float) -> int:
-        """Of how many workers of a job times are known."""
+        """The number of a job's workers whose times are known."""
         workers = self._jobs.get(job_id)
         return 0 if workers is None else workers.count_measured(now)
 

@@ -62,7 +62,7 @@ class HistoryPoint:
     most: float
 
     def join(self, later: HistoryPoint) -> HistoryPoint:
-        """This point and the next one as one."""
+        """Merge this point and the next one."""
         return replace(
             later,
             first=self.first,
@@ -128,7 +128,7 @@ def joined_pairs(points: Sequence[HistoryPoint]) -> list[HistoryPoint]:
 
 
 def at_most(points: Sequence[HistoryPoint], limit: int) -> list[HistoryPoint]:
-    """The same history in fewer points.
+    """The history in fewer points.
 
     Args:
         points: All points, oldest first.

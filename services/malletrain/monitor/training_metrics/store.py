@@ -188,7 +188,7 @@ class MetricStore:
             self._jobs.pop(job_id, None)
 
     def owner(self, job_id: str) -> str | None:
-        """Who submitted a job; None where nothing is stored of it. May be called in any thread."""
+        """The user who submitted a job; None where nothing is stored of it. May be called in any thread."""
         with self._engine.connect() as connection:
             return connection.execute(select(_JOBS.c.owner).where(_JOBS.c.job_id == job_id)).scalar()
 

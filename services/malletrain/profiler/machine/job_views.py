@@ -39,7 +39,7 @@ class ReportedJob:
 
     @property
     def job_id(self) -> str:
-        """Its identifier."""
+        """Identifier of the job."""
         return self.declaration.job_id
 
     @property

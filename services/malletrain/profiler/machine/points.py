@@ -22,7 +22,7 @@ _MAX_DRIFT = 0.2
 
 
 class CurveSource(Enum):
-    """Where a figure comes from."""
+    """The origin of a figure of a curve."""
 
     PRIOR = 1
     DECLARED = 2
@@ -56,7 +56,7 @@ class CurvePoint(ScalingPoint):
         return float(max(1, self.steps))
 
     def with_added_error(self, relative_error: float) -> CurvePoint:
-        """The same point with a further, independent relative error."""
+        """The point with a further, independent relative error."""
         if relative_error <= 0:
             return self
         return replace(self, relative_error=math.hypot(self.relative_error, relative_error))

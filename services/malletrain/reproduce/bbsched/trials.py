@@ -248,7 +248,7 @@ class BatchPlan:
         return BatchTrial(machine, recipe, method, seed, self.jobs, log=self.log)
 
     def harvested(self, recipe: str, method: str, seed: int) -> BatchTrial:
-        """The same on the main machine, with trainings on its idle nodes."""
+        """The trial on the main machine, with trainings on its idle nodes."""
         return replace(self.trial(self.main, recipe, method, seed), harvest=True)
 
     def windowed(self, machine: str, size: int, seed: int) -> BatchTrial:

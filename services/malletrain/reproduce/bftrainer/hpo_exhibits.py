@@ -215,7 +215,7 @@ def _too_many_nodes(results: Results, job_sets: JobSets, parallel: int) -> str:
 
 
 def _hours_with_work(results: Results) -> float:
-    """Until when neither of the two policies of Fig. 10 had run out of jobs, in hours; 0: until the end."""
+    """Hours until either of the two policies of Fig. 10 had run out of jobs; 0: neither had until the end."""
     hours_of_each = [results[name].metrics.queue_empty_hours for name in (hpo_name(120), "hpo equal")]
     return min((hours for hours in hours_of_each if hours is not None), default=0.0)
 

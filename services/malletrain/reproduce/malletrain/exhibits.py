@@ -72,7 +72,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Scatter:
-    """Where idle nodes are at some moment.
+    """How idle nodes are scattered over cabinets at some moment.
 
     Attributes:
         idle: How many there are.
@@ -94,7 +94,7 @@ def cabinet_of(node: str) -> str | None:
 
 
 def scatter_of(idle: Sequence[str], sizes: Counter[str]) -> Scatter:
-    """Where nodes are."""
+    """How nodes are scattered over cabinets."""
     counts = Counter(cabinet for node in idle if (cabinet := cabinet_of(node)) is not None)
     fewest, remaining_nodes = 0, len(idle)
     for size in sorted(sizes.values(), reverse=True):

@@ -30,7 +30,7 @@ CERTIFICATE_ROLES = (Role.SUPERVISOR, Role.AGENT)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who makes a call, by a verified token.
+    """The caller of a method, by a verified token.
 
     Attributes:
         user: Name of the user or the service; the job identifier of a job's trainer.
@@ -68,7 +68,7 @@ def set_caller(identity: Identity) -> None:
 
 
 def current_caller() -> Identity:
-    """Who makes the call that is being handled.
+    """The caller of the method that is being handled.
 
     Raises:
         UnauthenticatedError: nobody is known: the server did not check the call.

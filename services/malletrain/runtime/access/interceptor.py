@@ -99,7 +99,7 @@ class TokenChecker:
         self._known: dict[str, Identity] = {}
 
     def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> Identity:
-        """Who makes a call.
+        """The caller of a method.
 
         Args:
             metadata: Metadata of the call.

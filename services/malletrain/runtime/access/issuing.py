@@ -138,7 +138,7 @@ def is_issued_by(file: CertificateFile, authority: Authority, role: str) -> bool
 
 
 def _addresses_of(role: str) -> tuple[IPv4Address | IPv6Address, ...]:
-    """By these, programs such as grpcurl know a service on loopback. Our own go by the role."""
+    """Addresses in a service's certificate, for programs such as grpcurl; our own callers go by the role."""
     return _LOOPBACK if role in SERVICE_ROLES else ()
 
 

@@ -75,7 +75,7 @@ def load_key(state_dir: Path) -> bytes:
 
 
 def _random_hex(count: int) -> str:
-    """So many random bytes, two digits each."""
+    """Random bytes, as two hexadecimal digits each."""
     import secrets  # those who only look for the owner's token start sooner without it
 
     return secrets.token_hex(count)

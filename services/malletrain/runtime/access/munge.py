@@ -105,7 +105,7 @@ class MungeSettings(Protocol):
 
 
 class RoleSettings(Protocol):
-    """To whom MUNGE gives which role, as in the section `[access]`."""
+    """The users and groups to whom MUNGE gives roles, as in the section `[access]`."""
 
     @property
     def operators(self) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ class RevokedTokens:
         return RevokedTokens(self.tokens, {**self.users, user: now})
 
     def without_expired(self, now: float) -> RevokedTokens:
-        """Only entries that may still concern a token: no token lives longer than MAX_LIFESPAN_SECONDS."""
+        """The entries that may still concern a token: no token lives longer than MAX_LIFESPAN_SECONDS."""
         since = now - _KEPT_SECONDS
 
         def newer(part: Mapping[str, float]) -> dict[str, float]:

@@ -112,7 +112,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
         return pb.RevokeTokenResponse()
 
     async def GetIdentity(self, request: pb.GetIdentityRequest, context: Any) -> pb.GetIdentityResponse:
-        """Who the caller is."""
+        """Tell the caller who it is taken for."""
         del request, context
         return pb.GetIdentityResponse(identity=identity_message(current_caller()))
 

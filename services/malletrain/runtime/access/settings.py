@@ -12,7 +12,7 @@ MAX_LIFESPAN_SECONDS = 366 * 86400.0
 
 
 class AccessSettings(BaseModel):
-    """Who has which role, how long tokens live, and whether MUNGE vouches for users."""
+    """Roles of users, how long tokens live, and whether MUNGE vouches for users."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -268,7 +268,7 @@ async def _without_message(requests: Any, context: Any) -> AsyncIterator[None]:
 
 
 def _identity() -> Identity | None:
-    """Who has shown a valid token that permits the call: interceptors of a call run in the call's own task."""
+    """The caller, if a valid token permits the call: interceptors of a call run in the call's own task."""
     try:
         return current_caller()
     except UnauthenticatedError:

@@ -67,7 +67,7 @@ def _open_sqlite(address: DatabaseAddress) -> Engine:
 
 
 def _make_private(database: Path) -> None:
-    """Only our account reads a database: it has what users submit. SQLite gives its other files the same mode."""
+    """Let only our account read a database, which has what users submit. SQLite gives its other files the same mode."""
     database.parent.mkdir(parents=True, exist_ok=True)
     with database.open("ab"):
         pass

@@ -55,7 +55,7 @@ class MachineStep(Generic[StateT, StimulusT, ResultT, DetailT]):
 
 
 def _leave(_: MachineStep[Any, Any, Any, Any]) -> None:
-    """Nothing is left to do: the machine has effects for it."""
+    """Do nothing: the machine has effects for it."""
 
 
 async def _ask_nothing(_: Any) -> None:

@@ -13,7 +13,7 @@ from malletrain.runtime.frozen_settings import FrozenSettings
 
 
 class TracingSettings(FrozenSettings):
-    """Where the services send what they trace."""
+    """The collector to which services send what they trace."""
 
     endpoint: str = Field(
         default="",

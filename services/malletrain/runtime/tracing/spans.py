@@ -18,7 +18,7 @@ class Span(Protocol):
 
     @property
     def context(self) -> TraceContext | None:
-        """By which others refer to it; None: nothing is traced."""
+        """The identifiers by which other spans refer to this one; None: nothing is traced."""
 
     def note(self, **attributes: Attribute) -> None:
         """Add attributes; in their names, a dot stands for each double underscore."""
@@ -89,7 +89,7 @@ class NoTracer:
         return self._span
 
     def of(self, service: str) -> Tracer:
-        """The same tracer: nothing is traced."""
+        """This tracer: nothing is traced."""
         del service
         return self
 

@@ -401,7 +401,7 @@ class SshAgentStarter:
         return {agent.placeholder: ListedPlaceholder(agent.node, PlaceholderPhase.RUNNING) for agent in agents}
 
     async def explain(self, identifiers: Sequence[str]) -> Mapping[str, EndedPlaceholder]:
-        """Nothing is known of agents that never reported."""
+        """Nothing: agents that never reported are not known."""
         del identifiers
         return {}
 

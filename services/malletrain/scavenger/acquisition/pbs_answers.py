@@ -39,7 +39,7 @@ _KILLED = (256 + 15, 256 + 9)
 
 @dataclass(frozen=True)
 class PbsMark:
-    """By what a placeholder of ours is known.
+    """What a placeholder of this installation is recognised by.
 
     Attributes:
         user: Its owner.

@@ -69,5 +69,5 @@ class GpuShare:
 
 
 def by_node(wanted: Callable[[str], bool]) -> Callable[[str], bool]:
-    """The same for a unit as for its node."""
+    """A predicate for GPU units which answers what `wanted` does for their node."""
     return lambda name: wanted(node_of_unit(name))

@@ -152,7 +152,7 @@ class IdleSet:
         return sorted(self._announced)
 
     def cooldowns(self) -> dict[str, float]:
-        """Until when reclaimed nodes stay out."""
+        """When reclaimed nodes may be offered again."""
         return dict(self._cooldowns)
 
     def check(self) -> None:

@@ -32,7 +32,7 @@ class NodeWorth:
     facts: Mapping[str, NodeFacts]
 
     def useless(self, held: Iterable[str]) -> frozenset[str]:
-        """Those of the nodes that are held for which there is no work besides that for the others."""
+        """Held nodes for which no work is left once the others have theirs."""
         return self._refused(_Matching(tuple(self.demands.values())), held)
 
     def useful(self, held: Iterable[str], candidates: Collection[str]) -> frozenset[str]:

@@ -35,7 +35,7 @@ class NodeFacts:
 
     @property
     def node_class(self) -> str:
-        """Its GPUs in a word: "a100x4", or "cpu"."""
+        """The node's GPUs in a word: "a100x4", or "cpu"."""
         return f"{self.gpu_type}x{self.gpus}" if self.gpus else "cpu"
 
     @property

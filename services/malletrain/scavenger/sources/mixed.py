@@ -28,7 +28,7 @@ class MixedSource:
         return [length for source in self._sources for length in source.past_lengths()]
 
     def status(self) -> SourceStatus:
-        """Of all sources."""
+        """The status of all sources together."""
         statuses = [source.status() for source in self._sources]
         return SourceStatus(
             tuple(query for status in statuses for query in status.queries),
@@ -78,7 +78,7 @@ class MixedSource:
             source.exclude(until, drained)
 
     def move_times(self, seconds: float) -> None:
-        """Of all sources, and in what they observed last."""
+        """Move the times of all sources, and of what they observed last."""
         for source in self._sources:
             source.move_times(seconds)
         for index, observation in self._newest.items():  # in place: `observations` reads the same dict

@@ -27,7 +27,7 @@ class PlacedSource(WrappingSource):
         self._log = structlog.get_logger(__name__)
 
     async def observations(self) -> AsyncIterator[Observation]:
-        """Those of the inner source, with the groups. Nodes that it does not name are left out."""
+        """Observations of the inner source with each node's groups, without nodes that it does not name."""
         async for observation in self._inner.observations():
             self._tell_unknown(observation.known)
             yield replace(observation, facts=self._placed(observation))

@@ -97,7 +97,7 @@ def method_run(
 
 
 def all_settings(workload: BatchWorkload, settings: WindowSettings) -> tuple[WindowSettings, ...]:
-    """The same settings for the baseline and for each method that suits the machine.
+    """Settings for the baseline and for each method that suits the machine, alike but for the method.
 
     Raises:
         InvalidInputError: there are no settings of a selection to vary.

@@ -91,7 +91,7 @@ class OneEach:
 
 @dataclass
 class ByRemainingWork:
-    """So that the last member ends as early as possible."""
+    """Gives GPUs so that the last member ends as early as possible."""
 
     table: RateTable
     every_s: float = Replanning().every_s

@@ -83,7 +83,7 @@ def decided_samples(recorded: RecordedJob, until_unix: float) -> float:
 
 
 def decided_progress(recorded: RecordedJob, times_unix: Sequence[float]) -> list[float]:
-    """The same until each of several times, in seconds since the epoch, ascending."""
+    """As `decided_samples`, until each of several times, in seconds since the epoch, ascending."""
     changes = changes_of(recorded)
     if not changes:
         return [0.0] * len(times_unix)

@@ -54,7 +54,7 @@ def recorded_minutes(journal: Journal, begin_unix: float, end_unix: float) -> li
 
 
 def minutes_by_records(journal: Journal, begin_unix: float, end_unix: float) -> Iterator[MinuteUse]:
-    """The same by the changes of the idle set and of the jobs, with the best that is known of curves by now.
+    """Minutes by the changes of the idle set and of the jobs, with the best that is known of curves by now.
 
     How long a job waited after a failure, and for how long it was silent, is not recorded.
     """

@@ -187,7 +187,7 @@ class Scenario:
         return cls(trace.nodes, tuple(events), duration_s, dict(facts or {}))
 
     def until(self, seconds: float) -> Scenario:
-        """The same until an earlier end, in seconds."""
+        """The evaluation until an earlier end, in seconds."""
         events = tuple(event for event in self.events if event.time_s < seconds)
         return replace(self, events=events, duration_s=seconds)
 

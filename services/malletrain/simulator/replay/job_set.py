@@ -72,11 +72,11 @@ class ReplayJob:
         return JobDemand(self.id, self.min_nodes, self.max_nodes, self.curve, up, down, value=value)
 
     def free(self) -> ReplayJob:
-        """The same job for the zero-cost bound: no stalls, nothing to boot, any node, no burst buffer to wait for."""
+        """The job for the zero-cost bound: no stalls, nothing to boot, any node, no burst buffer to wait for."""
         return replace(self, scale_up_s=0.0, scale_down_s=0.0, burst_buffer_gb=0, boot_s=0.0, needs=NO_NEEDS)
 
     def with_costs(self, factor: float) -> ReplayJob:
-        """The same job with its stalls multiplied by a factor (BFTrainer, Fig. 16)."""
+        """The job with its stalls multiplied by a factor (BFTrainer, Fig. 16)."""
         return replace(self, scale_up_s=self.scale_up_s * factor, scale_down_s=self.scale_down_s * factor)
 
 

@@ -33,7 +33,7 @@ class ReplayEngine(StrEnum):
 
 
 class ReplayPolicy(StrEnum):
-    """Who decides which job gets how many nodes."""
+    """What decides which job gets how many nodes."""
 
     MILP = "milp"
     EQUAL = "equal"

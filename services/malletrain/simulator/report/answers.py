@@ -92,7 +92,7 @@ class Estimate:
     high: float | None = None
 
     def times(self, factor: float) -> Estimate:
-        """The same in another unit; `factor` is at least 0."""
+        """The estimate in another unit; `factor` is at least 0."""
         low, high = (None if end is None else end * factor for end in (self.low, self.high))
         return Estimate(self.value * factor, low, high)
 

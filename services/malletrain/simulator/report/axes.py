@@ -123,7 +123,7 @@ class TimeAxis:
         return f"{_what_ticks_lack(self.begin, self.duration_s)}, {zone_of(self.begin.tzinfo)}"
 
     def places(self, seconds: ArrayLike) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Where seconds of the trace lie on the axis."""
+        """Positions of seconds of the trace on the axis."""
         values = np.asarray(seconds, np.float64)
         if self.begin is None:
             return values / self.unit[0]

@@ -61,7 +61,7 @@ class Chart:
         return figure
 
     def png(self) -> bytes:
-        """It as a PNG, for slides. The same chart gives the same bytes."""
+        """The chart as a PNG, for slides. The same chart gives the same bytes."""
         buffer = io.BytesIO()
         self.figure().savefig(buffer, format="png", dpi=130, metadata={"Software": None})
         return buffer.getvalue()

@@ -159,7 +159,7 @@ class CaptionedChart:
 
 
 def main_charts(replayed: Replayed, answers: Answers) -> list[CaptionedChart]:
-    """Those that answer: idle nodes over time, how even they are, how often they are taken back."""
+    """The charts with the answers: idle nodes over time, how even they are, how often they are taken back."""
     scenario = replayed.scenario
     x = TimeAxis.of(replayed.trace.origin, scenario.duration_s)
     charts = [_nodes(x, scenario, replayed.evaluation)]
@@ -171,7 +171,7 @@ def main_charts(replayed: Replayed, answers: Answers) -> list[CaptionedChart]:
 
 
 def detail_charts(replayed: Replayed) -> list[CaptionedChart]:
-    """Those for engineers: samples, costs of rescaling, runtimes."""
+    """The charts for engineers: samples, costs of rescaling, runtimes."""
     x, evaluation = TimeAxis.of(replayed.trace.origin, replayed.scenario.duration_s), replayed.evaluation
     charts = [_progress(x, evaluation), _costs(x, evaluation)]
     runtimes = evaluation.metrics.mean_runtime_hours

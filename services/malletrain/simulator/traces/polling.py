@@ -197,7 +197,7 @@ class Poll(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where its time is, for errors."""
+        """File and line of its time, for errors."""
         return f"{self.content.file}:{self.number}"
 
 

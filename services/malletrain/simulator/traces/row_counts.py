@@ -168,7 +168,7 @@ class RowCounts:
         return sentences
 
     def metadata(self) -> dict[str, object]:
-        """The same for the trace's JSON."""
+        """The counts for the trace's JSON."""
         return {
             "rows_used": self.used,
             "rows_without_run": dict(self._others),
@@ -271,7 +271,7 @@ def sentences_of(facts: Facts, calendar: CalendarReader) -> list[str]:
 
 
 def metadata_of(facts: Facts, calendar: CalendarReader) -> dict[str, object]:
-    """The same for the trace's JSON, under its key `conversion`."""
+    """The counts for the trace's JSON, under its key `conversion`."""
     window, presence, unended = facts.window, facts.presence, facts.unended
     return {
         "window": {

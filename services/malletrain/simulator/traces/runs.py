@@ -131,7 +131,7 @@ class RunTable:
         return f"{self.files[self.file[run]]}{self.line[run]}"
 
     def with_ends(self, until_s: Seconds) -> RunTable:
-        """The same runs with other ends."""
+        """The runs with other ends."""
         return replace(self, until_s=until_s)
 
     def without_runs(self, gone: NDArray[np.bool_]) -> RunTable:

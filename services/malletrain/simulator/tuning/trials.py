@@ -83,7 +83,7 @@ def settings_grid(present: TunedSettings, jobs: int, max_places: int) -> list[Tu
 
 
 def coalescing_grid(best: TunedSettings) -> list[TunedSettings]:
-    """The same settings with other times of coalescing; those given first."""
+    """The settings with each time of coalescing; those given come first."""
     others = [replace(best, coalesce_seconds=seconds) for seconds in COALESCE_S if seconds != best.coalesce_seconds]
     return [best, *others]
 
@@ -94,7 +94,7 @@ def distance(settings: TunedSettings, present: TunedSettings) -> int:
 
 
 def nearest(candidates: Sequence[TunedSettings], present: TunedSettings) -> TunedSettings:
-    """Of several settings the one that differs least from the present ones; the first of those."""
+    """The candidate that differs least from the present settings; of several the first."""
     return min(candidates, key=lambda settings: distance(settings, present))
 
 
@@ -221,7 +221,7 @@ class TuningDay:
     jobs: tuple[ReplayJob, ...]
 
     def until(self, seconds: float) -> TuningDay:
-        """The same until an earlier end, in seconds."""
+        """The day until an earlier end, in seconds."""
         events = tuple(event for event in self.events if event.time_s < seconds)
         return replace(self, duration_s=seconds, events=events)
 

@@ -139,7 +139,7 @@ class ElasticGroup(WorkerGroup):
         self.trainers.kill(worker for worker in self.trainers if worker.slot.host not in hosts)
 
     def _save_and_end(self, now: float, grace: float = _LEAVE_SECONDS) -> None:
-        """No worker with the state stays: have it saved. New workers, once warm, go on from the checkpoint."""
+        """Have the state saved where no worker that has it stays. New workers, once warm, go on from the checkpoint."""
         self.membership = self.membership.closed()
         self._leave_by = now + _LEAVE_SECONDS
         for worker in self._workers(self.membership.living):

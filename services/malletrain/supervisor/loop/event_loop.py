@@ -303,7 +303,7 @@ class EventLoop:
             self._outcome = supervisor_pb2.SUPERVISOR_OUTCOME_EXITED
 
     def _delivered_by(self, since: float) -> float:
-        """Until when the last reports may be delivered, in monotonic seconds: longer while Monitor can't be reached.
+        """When to stop waiting for the last reports, in monotonic seconds: later while Monitor can't be reached.
 
         What is not delivered then is in no later report.
         """
@@ -464,7 +464,7 @@ class CommandReports:
         self._end(done, done=True)
 
     def note_released(self, hosts: frozenset[str]) -> None:
-        """Nothing is left on hosts, as was commanded."""
+        """Note that no process is left on hosts, as was commanded."""
         self._end(
             [
                 command

@@ -124,7 +124,7 @@ class PeerFilter:
 
 @dataclass(frozen=True)
 class RendezvousConfig:
-    """Where a job's rendezvous is served, and to whom.
+    """Where a job's rendezvous listens, and which peers it admits.
 
     Attributes:
         address: Address of this machine as the workers see it.

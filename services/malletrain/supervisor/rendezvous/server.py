@@ -133,7 +133,7 @@ def _handler(rendezvous: Rendezvous) -> type[RendezvousHandler]:
 
 
 def worker_addresses(value: bytes, peer: str) -> tuple[WorkerAddresses, bytes]:
-    """Where a worker takes notices, and the key by which it knows who sends them.
+    """Addresses at which a worker takes notices, and the key by which it verifies their sender.
 
     Args:
         value: What it has put. Only ports are taken from it: the address is the one that it has connected from.

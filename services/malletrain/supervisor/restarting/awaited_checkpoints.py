@@ -23,7 +23,7 @@ _APART_SECONDS = 60.0
 
 
 class AwaitedCheckpoints:
-    """Those of one job."""
+    """The checkpoints of one job that are awaited before it starts again."""
 
     def __init__(self, folder: Path, wall_clock: Callable[[], float] = time.time) -> None:
         """Nothing is looked at yet.
@@ -58,7 +58,7 @@ class AwaitedCheckpoints:
         return self._limited(max(self._until.values(), default=now), now)
 
     def _limited(self, until: float, now: float) -> float:
-        """However many marks follow each other, nodes do not lie idle for longer than one may take."""
+        """Seconds until `until`; marks that follow each other get no longer together than one may take."""
         if until <= now:
             self._wait_by = None
             return 0.0
@@ -67,7 +67,7 @@ class AwaitedCheckpoints:
         return max(0.0, min(until, self._wait_by) - now)
 
     def _longest_wait(self, mark: Path) -> float:
-        """For a mark that is seen for the first time, perhaps long after it was left: from now on, in seconds."""
+        """Longest wait from now in seconds for a mark that is seen for the first time, maybe long after it was left."""
         seconds = seconds_of_mark(mark)
         try:
             age = self._wall_clock() - mark.stat(follow_symlinks=False).st_mtime

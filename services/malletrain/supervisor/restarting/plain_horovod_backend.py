@@ -77,4 +77,4 @@ class _FixedWorld:
         self.reached = True
 
     def register(self, slot: Slot, addresses: WorkerAddresses, key: bytes) -> None:
-        """It takes notices, of which there are none."""
+        """Do nothing: there are no notices that it could take."""

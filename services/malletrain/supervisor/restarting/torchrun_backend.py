@@ -56,7 +56,7 @@ class TorchrunBackend(MeetingBackend):
         self._error = error if isinstance(error, ImportError) else ImportError(f"torch can't be imported: {error!r}")
 
     def defaults(self) -> Mapping[str, str]:
-        """Those that torchrun sets, interfaces for Gloo and NCCL, as a node may have several, and their time limit."""
+        """The variables that torchrun sets, and for Gloo and NCCL the interfaces and the time limit."""
         return {
             **env.TRAINER_DEFAULTS,
             env.COLLECTIVE_SECONDS: str(self._collective_seconds),

@@ -21,7 +21,7 @@ _TAIL_BYTES = 1 << 15
 
 
 class LogTails:
-    """Where in its log each worker began, so that what an earlier one wrote is not taken for its own."""
+    """The position in its log at which each worker began, so that earlier ones' text is not taken for its own."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs

@@ -26,5 +26,5 @@ class Watchdog(Generic[WorkerT]):
         return Watchdog(self.limit, {worker: self.since.get(worker, now) for worker in suspects})
 
     def overdue(self, now: float) -> frozenset[WorkerT]:
-        """Those that have shown it for too long."""
+        """The workers that have shown the sign for too long."""
         return frozenset(worker for worker, since in self.since.items() if now - since >= self.limit)

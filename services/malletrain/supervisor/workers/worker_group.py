@@ -52,7 +52,7 @@ class WorkerGroup(Occupants, Protocol):
         self.trainers.sweep(hosts)
 
     def _workers(self, slots: Iterable[Slot]) -> list[Worker]:
-        """Those that train, of these slots."""
+        """The trainers of these slots."""
         return [worker for slot in slots if (worker := self.trainers.get(slot)) is not None]
 
     def pids(self) -> Iterable[tuple[Slot, int]]:

@@ -72,7 +72,7 @@ class BurstBufferPool:
 
     @property
     def name(self) -> str:
-        """Its name for people and options."""
+        """Name of the source for people and options."""
         return f"{self.plugin}/{self.pool}" if self.pool else self.plugin
 
     def takes(self, request: BufferRequest) -> bool:

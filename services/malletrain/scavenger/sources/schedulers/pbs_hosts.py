@@ -29,7 +29,7 @@ _SIZE = re.compile(r"([0-9]{1,18})([kmgtp]?)b?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class GpuResources:
-    """Where it is told what GPUs are.
+    """The resources of PBS that describe a vnode's GPUs.
 
     Attributes:
         kind: Resource of a vnode that names its kind of GPU.

@@ -54,14 +54,14 @@ class SchedulerQueries:
     topology: Query[dict[str, GroupPath]] | None = None
 
     def all(self) -> list[Query[Any]]:
-        """Those that are asked."""
+        """The queries that are made."""
         every = (self.nodes, self.planned, self.reservations, self.classes, self.topology)
         return [query for query in every if query is not None]
 
 
 @dataclass(frozen=True)
 class StalenessPolicy:
-    """For how long answers are used, in seconds.
+    """How long answers are used, in seconds.
 
     Attributes:
         stale_seconds: When the newest answer about nodes is older, only nodes with a placeholder of ours are offered:
@@ -228,5 +228,5 @@ def _placed(facts: NodeFacts, pool: str, path: GroupPath) -> NodeFacts:
 
 
 def forecast_validity(interval: float, stale_seconds: float) -> float:
-    """For how many seconds an answer about the future is used, if it is asked for every `interval` seconds."""
+    """How many seconds an answer about the future is used, if it is asked for every `interval` seconds."""
     return max(stale_seconds, _FORECAST_INTERVALS * interval)

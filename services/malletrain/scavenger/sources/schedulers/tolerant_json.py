@@ -106,7 +106,7 @@ def _value_of_line(text: str) -> Any:
 
 
 class _DamageError(Exception):
-    """Nothing can be made of what comes here."""
+    """No value can be made of the text at this place."""
 
 
 class _Reader:
