@@ -260,7 +260,7 @@ class AllocatorMachine:
                 return ()
             case PlanPhase.YIELDING:
                 self._solved_ahead = None
-                # Nodes that have moved nearly always call for a plan: to look for the reason costs more than to ask peers.
+                # Moved nodes nearly always call for a plan: looking for the reason costs more than asking peers.
                 self._is_prepared = self._cache.complete and (self._nodes_moved or bool(self._find_reason(now)))
                 self._nodes_moved = False
                 if not self._is_prepared:
