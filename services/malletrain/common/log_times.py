@@ -1,7 +1,7 @@
 """When the parts of a log were written: beside each worker's log lies a file of sizes, and when it was first as large.
 
 Workers write their logs by themselves, and their lines need not say when. So whoever has started a worker looks about
-once a second how large its log is (`log_times_writer.py`), and JobManager tells by that when a line was written. Pure.
+once a second how large its log is (`LogTimesWriter`), and JobManager tells by that when a line was written.
 
 The file is text, a line "SIZE UNIX_MS" for each look at which the log had grown. The job can write anything there:
 what makes no sense is passed over, and a time is only as true as the job lets it be.

@@ -1,4 +1,4 @@
-"""How much one owner may ask of JobManager."""
+"""How much one owner may ask of JobManager. Pure."""
 
 from __future__ import annotations
 

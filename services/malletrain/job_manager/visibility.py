@@ -1,4 +1,4 @@
-"""What of a job a caller may see. Pure: messages in, messages out."""
+"""What of a job a caller may see: messages in, messages out, without I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long lists in messages of bounded size: cut by those who send them, joined by those who follow a stream. Pure."""
+"""Long lists in messages of bounded size: cut by those who send them, joined by those who follow a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idle fragments of some nodes over some time, and their recording from observations of a source."""
+"""Idle fragments of some nodes over some time, and their recording from observations of a source. Pure."""
 
 from __future__ import annotations
 

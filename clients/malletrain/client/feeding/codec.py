@@ -1,4 +1,4 @@
-"""Samples as bytes: a header that describes the sample's structure, then its numbers as they lie in memory.
+"""Samples as bytes: a header that describes the sample's structure, then its numbers as they lie in memory. Pure.
 
 The header is the same for all samples of one structure, so that it is parsed once. Nothing is pickled.
 """

@@ -1,4 +1,4 @@
-"""Trainings that are near each other, and what prepares and keeps their samples: a feed has some such groups."""
+"""Trainings that are near each other, and what prepares and keeps their samples: a feed has some such groups. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages between a feed and its trainings: one packet each, checked when it is read. Nothing is pickled."""
+"""Messages between a feed and its trainings: one packet each, checked when it is read. Nothing is pickled. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The permitted scales of all jobs in flat arrays, and the exact choice of one scale per job.
+"""The permitted scales of all jobs in flat arrays, and the exact choice of one scale per job. Pure.
 
 The table does not depend on what the jobs hold, so that it is built once and used for many decisions.
 """

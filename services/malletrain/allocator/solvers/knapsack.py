@@ -1,4 +1,4 @@
-"""Exact multiple-choice knapsack: choose one size (scale in nodes) per job so that the sum fits into the pool.
+"""Exact multiple-choice knapsack: choose one size (scale in nodes) per job so that the sum fits into the pool. Pure.
 
 Nodes of a pool are interchangeable, so this has the same optimum as the node-level model. Let g_k(c) be the best value
 of jobs k, k+1, … on c nodes:

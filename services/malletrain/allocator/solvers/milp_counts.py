@@ -1,4 +1,4 @@
-"""The MILP on counts: one binary variable per (job, size), one row per job and limited owner, one row for the pool."""
+"""The MILP on counts: a binary variable per (job, size), a row per job and limited owner, one for the pool. Pure."""
 
 from __future__ import annotations
 

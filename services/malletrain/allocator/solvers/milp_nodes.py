@@ -1,4 +1,4 @@
-"""BFTrainer's node-level MILP (Eq. 4, 5, 9-16), an independent formulation that verifies the others.
+"""BFTrainer's node-level MILP (Eq. 4, 5, 9-16), an independent formulation that verifies the others. Pure.
 
 It differs from the paper and its published code in three points:
 

@@ -1,4 +1,4 @@
-"""The exact choice of one size per job where some owners have a limit on the nodes of all their jobs together.
+"""The exact choice of one size per job where some owners have a limit on the nodes of all their jobs together. Pure.
 
 The limits are first left out. If that optimum keeps them, it is the optimum. Otherwise the choice has two levels: for
 each owner and each number of nodes the best sizes of the owner's jobs, and then the best number of nodes of each owner.

@@ -1,4 +1,4 @@
-"""Problem reduction: discards sizes that no optimum can contain, by a Lagrangian bound.
+"""Problem reduction: discards sizes that no optimum can contain, by a Lagrangian bound. Pure.
 
 With a price p per node the objective is at most  p · pool + Σ_j max_s (v_j(s) − p · s). A solution that gives job j
 size s is below this bound by at least  max_s' (v_j(s') − p · s') − (v_j(s) − p · s). If that puts it below a feasible

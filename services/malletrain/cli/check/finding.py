@@ -1,4 +1,4 @@
-"""What a check says of a script."""
+"""What a check says of a script. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results of a demo run, and where the node-seconds that it was offered went. Pure."""
+"""The results of a demo run, and where the node-seconds that it was offered went: computed from what was recorded."""
 
 from __future__ import annotations
 

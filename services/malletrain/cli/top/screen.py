@@ -1,4 +1,4 @@
-"""What `malletrain top` draws. Pure: from a history and a view to renderables of rich."""
+"""What `malletrain top` draws: from a history and a view to renderables of rich, without I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which role a method requires, as the protos declare it, and which callers have it. Pure."""
+"""Which role a method requires, as the protos declare it, and which callers have it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A place for one worker."""
+"""A place for one worker. Pure."""
 
 from __future__ import annotations
 
