@@ -6,10 +6,15 @@ import asyncio
 import contextlib
 
 import pytest
+from typing_extensions import override
 
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
+from malletrain.runtime.kernel.flight_recorder import FlightRecorder
+from malletrain.runtime.kernel.recording import Moment
 from malletrain.scavenger.acquisition.placeholder_controller import PlaceholderController
 from malletrain.scavenger.machine.observations import NodeFacts
+from malletrain.scavenger.machine.placeholder_machine import PlaceholderStep, RecordedPlaceholders, Stimulus
+from malletrain.scavenger.machine.placeholder_state import PlaceholderState
 from malletrain.scavenger.machine.placeholders import ListedPlaceholder, PlaceholderPhase, PlaceholderPolicy
 from malletrain.scavenger.machine.submission_backoff import BackoffPolicy
 from malletrain.scavenger.sources.base import SourceError
@@ -21,10 +26,31 @@ POLICY = PlaceholderPolicy(backoff=BackoffPolicy(10, 300, 4))
 DELAYS = (10, 20, 40, 300, 300)
 
 
+class CheckedPlaceholders(RecordedPlaceholders):
+    """The machine alone, checked after each stimulus."""
+
+    def __init__(self) -> None:
+        super().__init__(POLICY)
+
+    @override
+    def advance(self, state: PlaceholderState, stimulus: Stimulus, now: Moment) -> PlaceholderStep:
+        result = super().advance(state, stimulus, now)
+        self.check(state, result)
+        return result
+
+    def forget_last(self) -> None:
+        pytest.fail("no stimulus of placeholders is refused")
+
+
 class Harness:
     """A controller for which a hundred nodes are idle, and their scheduler."""
 
-    def __init__(self, wanted: int = len(NODES), demands: dict[NodeNeeds, int] | None = None) -> None:
+    def __init__(
+        self,
+        wanted: int = len(NODES),
+        demands: dict[NodeNeeds, int] | None = None,
+        recorder: FlightRecorder[PlaceholderState, Stimulus, PlaceholderStep] | None = None,
+    ) -> None:
         self.clock = ManualClock(1_800_000_000.0)
         self.facts = {NODES[-1]: NodeFacts(gpu_type="a100", gpus=4)}
         self.scheduler = StandInScheduler(self.clock)
@@ -36,8 +62,8 @@ class Harness:
             POLICY,
             lambda: self.wanted,
             self.clock,
+            recorder or CheckedPlaceholders(),
             demands=lambda: demands or {},
-            validate=True,
         )
         self.scheduler.on_change = self.controller.agents_changed
         self.offer()

@@ -80,9 +80,17 @@ def _machines() -> dict[str, type[AnyMachine]]:
     from malletrain.job_manager.machine.recording import RecordedJobManager
     from malletrain.monitor.machine.recording import RecordedMonitor
     from malletrain.profiler.machine.recording import RecordedProfiler
+    from malletrain.scavenger.machine.placeholder_machine import RecordedPlaceholders
     from malletrain.scavenger.machine.recording import RecordedScavenger
 
-    kinds = (RecordedAllocator, RecordedJobManager, RecordedMonitor, RecordedProfiler, RecordedScavenger)
+    kinds: tuple[type[AnyMachine], ...] = (
+        RecordedAllocator,
+        RecordedJobManager,
+        RecordedMonitor,
+        RecordedPlaceholders,
+        RecordedProfiler,
+        RecordedScavenger,
+    )
     return {kind.service: kind for kind in kinds}
 
 

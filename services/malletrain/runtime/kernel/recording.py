@@ -71,7 +71,7 @@ class RecordedMachine(ABC, Generic[StateT, StimulusT, ResultT]):
     a document, and so are the policy and the stimuli.
 
     Attributes:
-        service: Name of the service.
+        service: Name of the service, or of a part of it that has a machine of its own.
         file_prefix: What the names of its files begin with.
         state_type: `StateT`.
         policy_type: Type of the policy.

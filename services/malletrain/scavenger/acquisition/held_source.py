@@ -14,6 +14,7 @@ from malletrain.runtime.access.certificate_renewal import CertificateRenewal
 from malletrain.runtime.access.keys import installation_id
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
+from malletrain.runtime.kernel.flight_recorder import FlightRecorder
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry, agent_placeholder_id
 from malletrain.scavenger.acquisition.batch_client import AgentCommand, BatchClient
 from malletrain.scavenger.acquisition.demand import NodeDemand
@@ -22,6 +23,7 @@ from malletrain.scavenger.acquisition.pbs_batch_client import PbsBatchClient
 from malletrain.scavenger.acquisition.placeholder_controller import PlaceholderController
 from malletrain.scavenger.acquisition.slurm_batch_client import SlurmBatchClient
 from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts, Observation
+from malletrain.scavenger.machine.placeholder_machine import RecordedPlaceholders
 from malletrain.scavenger.machine.placeholder_validation import validate_held
 from malletrain.scavenger.machine.placeholders import (
     EndedPlaceholder,
@@ -40,6 +42,8 @@ _RETURN_SECONDS = 3.0
 """How long the agents of an earlier life of this service have to report before the first observation."""
 _LOOK_SECONDS = 0.05
 _OWN_ROLE = "scavenger"
+_MIN_RECORDED = 100
+"""Stimuli of placeholders that are kept for a replay: with each decision all nodes that could be held are kept."""
 _LEAVE_SECONDS = 2.0
 """How long agents may take to leave, beyond the grace of their workers, when this service ends."""
 
@@ -232,7 +236,6 @@ class HeldSource(WrappingSource):
 
     def _check(self, held: Observation) -> None:
         if self._validate:
-            self._controller.validate()
             placeholders = {node: agent.placeholder for node, agent in self._registry.present.items()}
             validate_held(held.idle, held.agents, placeholders, self._controller.state)
 
@@ -289,8 +292,12 @@ def build_held_source(
     )
     client = _batch_client(scheduler, section, of_nodes.issue, installation, registry, check, gpu_nice)
     validate = settings.validate_state
+    policy = _policy(section)
+    recorder = FlightRecorder(
+        settings.state_dir / "debug", RecordedPlaceholders(policy), validate, min_stimuli=_MIN_RECORDED
+    )
     controller = PlaceholderController(
-        scheduler, client, registry, _policy(section), demand.nodes, clock, demands=demand.by_needs, validate=validate
+        scheduler, client, registry, policy, demand.nodes, clock, recorder, demands=demand.by_needs
     )
     host, _, port = section.agents_address.rpartition(":")
     source = HeldSource(

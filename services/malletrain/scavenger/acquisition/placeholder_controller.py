@@ -1,4 +1,4 @@
-"""Keeps placeholders on idle nodes: applies what the pure state decides, with the scheduler's commands."""
+"""Keeps placeholders on idle nodes: tells their machine what happens, and does what it decides by the scheduler."""
 
 from __future__ import annotations
 
@@ -11,12 +11,24 @@ import structlog
 
 from malletrain.model.node_needs import NodeNeeds
 from malletrain.runtime.clock import Clock
-from malletrain.scavenger.acquisition.agent_registry import AgentRegistry, agent_placeholder_id
+from malletrain.runtime.kernel.machine_loop import MachineLoop, StepRecorder
+from malletrain.scavenger.acquisition.agent_registry import AgentRegistry, RegisteredAgent, agent_placeholder_id
 from malletrain.scavenger.acquisition.batch_client import BatchClient
-from malletrain.scavenger.machine.node_worth import MAX_DEMANDS, NodeWorth
+from malletrain.scavenger.machine.node_worth import MAX_DEMANDS
 from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
+from malletrain.scavenger.machine.placeholder_machine import (
+    AgentsChanged,
+    ClockSet,
+    DecisionDue,
+    PlaceholdersListed,
+    PlaceholderStep,
+    PlaceholderSubmitted,
+    SeenAgent,
+    StartsForgotten,
+    Stimulus,
+    SubmissionFailed,
+)
 from malletrain.scavenger.machine.placeholder_state import PlaceholderState
-from malletrain.scavenger.machine.placeholder_validation import validate_actions, validate_state
 from malletrain.scavenger.machine.placeholders import (
     EndedPlaceholder,
     ListedPlaceholder,
@@ -35,7 +47,6 @@ class PlaceholderController:
     """Submits and cancels placeholders. Its `nodes` and `jobs` are the `PlaceholderView` of the inner source.
 
     Attributes:
-        state: The placeholders.
         has_listed: Whether the scheduler has ever listed our placeholders.
         unwanted: Nodes that are to be given back.
     """
@@ -48,9 +59,9 @@ class PlaceholderController:
         policy: PlaceholderPolicy,
         wanted: Callable[[], int],
         clock: Clock,
+        recorder: StepRecorder[PlaceholderState, Stimulus, PlaceholderStep],
         *,
         demands: Callable[[], Mapping[NodeNeeds, int]] = dict,
-        validate: bool = False,
     ) -> None:
         """Nothing happens before `run`.
 
@@ -61,8 +72,8 @@ class PlaceholderController:
             policy: When to submit and to cancel.
             wanted: How many nodes there is work for.
             clock: Wall clock.
+            recorder: Runs the machine.
             demands: The same by what jobs need of each node.
-            validate: Whether the invariants of the state are checked.
         """
         self._scheduler = scheduler
         self._client = client
@@ -71,8 +82,9 @@ class PlaceholderController:
         self._wanted = wanted
         self._demands = demands
         self._clock = clock
-        self._validate = validate
-        self.state = PlaceholderState()
+        self._loop: MachineLoop[PlaceholderState, Stimulus, PlaceholderStep] = MachineLoop(
+            PlaceholderState(), recorder, clock, lambda _: None
+        )
         self._candidates: Mapping[str, float] = {}
         self._facts: Mapping[str, NodeFacts] = {}
         self.unwanted: frozenset[str] = frozenset()
@@ -85,6 +97,11 @@ class PlaceholderController:
         self._doubted: Mapping[str, str] = {}
         self._changed = asyncio.Event()
         self._log = structlog.get_logger(__name__).bind(scheduler=scheduler)
+
+    @property
+    def state(self) -> PlaceholderState:
+        """The placeholders."""
+        return self._loop.state
 
     def nodes(self) -> frozenset[str]:
         """Nodes on which an agent of ours is and that are not wanted back."""
@@ -125,15 +142,6 @@ class PlaceholderController:
         avoided = [self.state.avoided_until.get(node, -math.inf) for node in self._candidates]
         return max(self.state.backoff.retry_at, min(avoided, default=-math.inf))
 
-    def validate(self) -> None:
-        """Check the invariants, if that is switched on.
-
-        Raises:
-            InvariantError: one does not hold.
-        """
-        if self._validate:
-            validate_state(self.state)
-
     def set_candidates(self, usable: Mapping[str, float], facts: Mapping[str, NodeFacts]) -> None:
         """Take over which nodes may be held.
 
@@ -147,7 +155,7 @@ class PlaceholderController:
 
     def move_times(self, seconds: float) -> None:
         """The wall clock was set by so many seconds."""
-        self.state = self.state.moved(seconds)
+        self._loop.apply(ClockSet(seconds))
 
     def set_unwanted(self, nodes: frozenset[str]) -> None:
         """Take over which nodes are to be given back: their placeholders are cancelled, and none is submitted."""
@@ -164,28 +172,16 @@ class PlaceholderController:
 
     def agents_changed(self) -> None:
         """Take over which agents the registry knows."""
-        now = self._clock.time()
-        state = self.state
-        for agent in self._registry.take_departed():
-            known = state.placeholders.get(agent.placeholder)
-            if known is None or not state.may_be_on(agent.placeholder, agent.node):
-                continue
-            if known.phase is not PlaceholderPhase.ENDING:
-                self._list_soon()  # whether its placeholder has ended, too, the scheduler knows
-            state = state.ended(agent.placeholder, now)
-        present = self._registry.present
-        for agent in present.values():
-            if state.may_be_on(agent.placeholder, agent.node):
-                state = state.started(agent.placeholder, agent.node, now)
-        for agent in self._registry.leaving:
-            if not state.may_be_on(agent.placeholder, agent.node):
-                continue
-            if agent.node in self.unwanted:
-                state = state.given_back(agent.placeholder, now)
-            else:
-                state = state.preempted(agent.placeholder, now, self._policy)
-        idle = frozenset(node for node, agent in present.items() if not agent.workers)
-        self.state = state.observed(idle, state.running - present.keys(), now)
+        step = self._loop.apply(
+            AgentsChanged(
+                present=tuple(map(_seen, self._registry.present.values())),
+                leaving=tuple(map(_seen, self._registry.leaving)),
+                departed=tuple(map(_seen, self._registry.take_departed())),
+                unwanted=self.unwanted,
+            )
+        )
+        if step.to_be_listed:
+            self._list_soon()
         self._changed.set()
 
     async def run(self) -> None:
@@ -229,21 +225,18 @@ class PlaceholderController:
         missing = self.state.missing(listed, asked_at, self._policy)
         doubtful = [*missing, *unlisted(agents, listed)]
         ends = await self._client.explain(doubtful) if doubtful else {}
-        now = self._clock.time()
         self.has_listed = True
         self._unsure = False
         self._unconfirmed.clear()
-        for identifier in missing:
-            if (end := ends.get(identifier)) is not None:
-                self._log.warning("placeholder ended early", id=identifier, reason=end.reason)
-                self.state = self.state.ended_early(identifier, end, now, self._policy)
-        self.state = self.state.listed(listed, asked_at, now)
+        ended = {identifier: ends[identifier] for identifier in missing if identifier in ends}
+        for identifier, end in ended.items():
+            self._log.warning("placeholder ended early", id=identifier, reason=end.reason)
+        self._loop.apply(PlaceholdersListed(listed, ended, asked_at))
         still = self._agents()
         agents = {node: identifier for node, identifier in agents.items() if still.get(node) == identifier}
         await self._leave_lost(agents, listed, ends)
         self.agents_changed()
         self._changed.clear()
-        self.validate()
 
     def _agents(self) -> dict[str, str]:
         """Placeholder of each agent that has one and is not leaving, by node."""
@@ -266,9 +259,8 @@ class PlaceholderController:
         """Have agents leave whose placeholders the scheduler has forgotten: it may give their nodes to others."""
         lost = find_lost(agents, listed, ends, self._doubted)
         self._doubted = lost.doubted
-        now = self._clock.time()
-        for identifier in lost.pending.values():
-            self.state = self.state.cancelled(identifier, now, "the scheduler has forgotten that it runs")
+        if lost.pending:
+            self._loop.apply(StartsForgotten(tuple(lost.pending.values())))
         for node, reason in lost.reasons.items():
             self._log.warning("agent without a placeholder must leave", node=node, id=agents[node], reason=reason)
         self._registry.ask_to_leave(lost.reasons)
@@ -277,13 +269,10 @@ class PlaceholderController:
 
     async def _apply(self) -> None:
         """Decide, cancel and submit. The first placeholder that is refused ends the round: the next may fail alike."""
-        now = self._clock.time()
-        usable = {node: until - now for node, until in self._candidates.items()}
-        before, wanted, worth = self.state, self._wanted(), self._worth()
-        self.state, actions = before.decide(usable, wanted, self._policy, now, self.unwanted, worth)
-        if self._validate:
-            wanted += len(worth.useless(sorted(before.active_nodes))) if worth is not None else 0
-            validate_actions(before, actions, usable, wanted, self._policy, now)
+        before = self.state
+        decision = self._loop.apply(self._due()).decision
+        assert decision is not None
+        actions = decision.actions
         self._log_backoff(before)
         if actions.cancel:
             self._log.info("placeholders cancelled", ids=actions.cancel)
@@ -291,13 +280,17 @@ class PlaceholderController:
         for node, seconds in actions.submit:
             if not await self._submit(node, seconds):
                 break
-        self.validate()
 
-    def _worth(self) -> NodeWorth | None:
-        """Which nodes there is work for; None where no job needs certain nodes, or it is not known what nodes are."""
-        demands = self._demands()
-        known = self._facts and any(demands) and len(demands) <= MAX_DEMANDS
-        return NodeWorth(demands, self._facts) if known else None
+    def _due(self) -> DecisionDue:
+        demands = dict(self._demands())  # recorded: it must not change later
+        by_kinds = self._facts and any(demands) and len(demands) <= MAX_DEMANDS
+        return DecisionDue(
+            self._candidates,
+            self._wanted(),
+            self.unwanted,
+            demands if by_kinds else {},
+            self._facts if by_kinds else {},
+        )
 
     async def _submit(self, node: str, seconds: float) -> bool:
         begun = self._clock.time()
@@ -306,14 +299,12 @@ class PlaceholderController:
             identifier = await self._client.submit(node, seconds, self._facts.get(node, NO_FACTS))
         except SourceError as error:
             self._unsure = True  # a command that took too long may have got through
-            now = self._clock.time()
             before = self.state
-            self.state = before.submission_failed(node, str(error), begun, now, self._policy)
+            self._loop.apply(SubmissionFailed(node, str(error), begun))
             self._log_backoff(before)
             return False
         self._log.info("placeholder submitted", node=node, id=identifier, seconds=round(seconds))
-        now = self._clock.time()
-        self.state = self.state.submitted(identifier, node, now, now + seconds)
+        self._loop.apply(PlaceholderSubmitted(identifier, node, seconds))
         self._unconfirmed.discard(node)
         return True
 
@@ -328,3 +319,7 @@ class PlaceholderController:
                 paused=backoff.paused(self._policy.backoff),
                 retry_seconds=round(backoff.retry_at - self._clock.time()),
             )
+
+
+def _seen(agent: RegisteredAgent) -> SeenAgent:
+    return SeenAgent(agent.placeholder, agent.node, bool(agent.workers))

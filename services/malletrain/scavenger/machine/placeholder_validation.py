@@ -1,7 +1,7 @@
 """Invariants of placeholders. Pure.
 
 They hold after every event, whatever the scheduler does. Where one does not, the error tells what happened on the node.
-Checked only where the setting `validate_state` is on.
+Checked only where the setting `validate_state` is on; `malletrain debug replay` checks them all the same.
 """
 
 from __future__ import annotations
