@@ -146,18 +146,20 @@ Stimulus = (
 )
 
 
-class Decision(NamedTuple):
+class PlaceholderDecision(NamedTuple):
     """What was decided, and of what.
 
     Attributes:
         usable: Nodes that could be held, and for how many seconds they are expected to be idle.
-        wanted: How many nodes there is work for, with held ones that no job could use.
+        wanted: How many nodes there is work for.
+        worth: Which nodes there is work for; None: any.
         made_at: When, in seconds since the epoch.
         actions: What is to be done.
     """
 
     usable: Mapping[str, float]
     wanted: int
+    worth: NodeWorth | None
     made_at: float
     actions: PlaceholderActions
 
@@ -176,7 +178,7 @@ class PlaceholderStep:
 
     state: PlaceholderState
     changed: bool
-    decision: Decision | None = None
+    decision: PlaceholderDecision | None = None
     to_be_listed: bool = False
 
 
@@ -198,8 +200,10 @@ class RecordedPlaceholders(RecordedMachine[PlaceholderState, Stimulus, Placehold
         """Check all placeholders, and what was decided."""
         validate_state(result.state)
         if (decision := result.decision) is not None:
-            actions, usable, wanted, now = decision.actions, decision.usable, decision.wanted, decision.made_at
-            validate_actions(before, actions, usable, wanted, self.policy, now)
+            usable, wanted, worth, made_at, actions = decision
+            if worth is not None:  # held nodes of no use do not count among the wanted ones
+                wanted += len(worth.useless(sorted(before.active_nodes)))
+            validate_actions(before, actions, usable, wanted, self.policy, made_at)
 
     def state_after(self, before: PlaceholderState, result: PlaceholderStep) -> PlaceholderState:
         """The state after a stimulus."""
@@ -264,9 +268,8 @@ def _see_agents(
 
 def _decide(
     state: PlaceholderState, due: DecisionDue, now: float, policy: PlaceholderPolicy
-) -> tuple[PlaceholderState, Decision]:
+) -> tuple[PlaceholderState, PlaceholderDecision]:
     usable = {node: until - now for node, until in due.candidates.items()}
     worth = NodeWorth(due.demands, due.facts) if due.demands else None
     after, actions = state.decide(usable, due.wanted, policy, now, due.unwanted, worth)
-    useless = 0 if worth is None else len(worth.useless(sorted(state.active_nodes)))
-    return after, Decision(usable, due.wanted + useless, now, actions)
+    return after, PlaceholderDecision(usable, due.wanted, worth, now, actions)
