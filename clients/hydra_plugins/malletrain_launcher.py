@@ -203,4 +203,4 @@ def kept_overrides(overrides: Sequence[str]) -> list[str]:
 def quoted(value: str) -> str:
     """A text as a value in Hydra's grammar of overrides: quoted, where it also resolves nothing."""
     # Backslashes stand for themselves, but in front of a quotation mark.
-    return "'" + re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value) + "'"
+    return "'" + re.sub(r"(\\*)('|\Z)", lambda match: 2 * match[1] + ("\\'" if match[2] else ""), value) + "'"

@@ -110,9 +110,9 @@ if not TYPE_CHECKING:
             raise ImportError(
                 f"malletrain.{name} needs {error.name}: pip install malletrain", name=error.name
             ) from error
-        found = getattr(module, _ALIASES.get(name, name))
-        globals()[name] = found
-        return found
+        attribute = getattr(module, _ALIASES.get(name, name))
+        globals()[name] = attribute
+        return attribute
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -108,8 +108,8 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate is no
         kept = [place for place, thing in enumerate(things) if thing is not loader]
         devices = [device_placement[place] for place in kept] if device_placement else None
         passes = self._passes_of_deepspeed(plan) if self.deepspeed_plugin is not None else None
-        found = super().prepare(*(things[place] for place in kept), device_placement=devices)
-        prepared = dict(zip(kept, found if len(kept) > 1 else (found,), strict=True))
+        results = super().prepare(*(things[place] for place in kept), device_placement=devices)
+        prepared = dict(zip(kept, results if len(kept) > 1 else (results,), strict=True))
         if passes is None:
             self._begin(prepared[models[0]], prepared[optimizers[0]], plan)
         else:

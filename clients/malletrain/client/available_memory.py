@@ -48,11 +48,11 @@ def available_memory(root: Path = Path("/")) -> int | None:
     Returns:
         None where nothing tells.
     """
-    found = [left for folder, names in _cgroups(root) if (left := _left_in(folder, names)) is not None]
+    amounts = [left for folder, names in _cgroups(root) if (left := _left_in(folder, names)) is not None]
     match = _AVAILABLE.search(_text(root / "proc/meminfo"))
     if match is not None:
-        found.append(int(match[1]) * 1024)
-    return min(found, default=None)
+        amounts.append(int(match[1]) * 1024)
+    return min(amounts, default=None)
 
 
 def _cgroups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str, str]]]:

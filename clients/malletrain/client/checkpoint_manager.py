@@ -144,8 +144,8 @@ class CheckpointManager:
         started = self._clock()
         direct = last
         try:
-            found = content()
-            size = tensor_bytes(found)
+            training_state = content()
+            size = tensor_bytes(training_state)
             self._snapshot_samples = samples
             if last and (why := saver.rate.too_slow(size, self._seconds_left())):
                 self._given_up_samples = samples
@@ -153,11 +153,11 @@ class CheckpointManager:
                 return
             direct = last or not self._may_copy(size)
             if direct:
-                state = state_as_it_is(found, "checkpoint")
+                state = state_as_it_is(training_state, "checkpoint")
                 saver.save_now(Snapshot(samples, writer_of(state), _nothing, size, started))
             else:
                 memory = self._memory.acquire()
-                copied = snapshot_of(found, "checkpoint", memory)
+                copied = snapshot_of(training_state, "checkpoint", memory)
                 saver.submit(Snapshot(samples, writer_of(copied), memory.release, size, started))
         except Exception as error:  # noqa: BLE001 - memory may be short, or a user's object raise anything
             self._warnings.warn(
@@ -249,18 +249,18 @@ class CheckpointManager:
         Means in seconds: commits in memory, checkpoints in the loop, writing them, and both together until they are on
         disk. Besides, the newest one's size in bytes, and how long loading took in seconds.
         """
-        found: dict[str, float] = {}
+        costs: dict[str, float] = {}
         if self.commits:
-            found["commit_seconds"] = self.commit_seconds / self.commits
+            costs["commit_seconds"] = self.commit_seconds / self.commits
         if self._saver is not None and self._saver.written.count:
             written = self._saver.written
-            found["checkpoint_loop_seconds"] = self.loop_seconds / self._snapshots
-            found["checkpoint_background_seconds"] = written.seconds / written.count
-            found["checkpoint_save_seconds"] = written.until_on_disk_seconds / written.count
-            found["checkpoint_bytes"] = written.last_bytes
+            costs["checkpoint_loop_seconds"] = self.loop_seconds / self._snapshots
+            costs["checkpoint_background_seconds"] = written.seconds / written.count
+            costs["checkpoint_save_seconds"] = written.until_on_disk_seconds / written.count
+            costs["checkpoint_bytes"] = written.last_bytes
         if self.load_seconds:
-            found["checkpoint_load_seconds"] = self.load_seconds
-        return {name: round(value, 6) for name, value in found.items()}
+            costs["checkpoint_load_seconds"] = self.load_seconds
+        return {name: round(value, 6) for name, value in costs.items()}
 
     def _print_costs(self) -> None:
         """Print the costs after the first checkpoint and every ten minutes."""

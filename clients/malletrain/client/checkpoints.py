@@ -183,8 +183,8 @@ class Checkpoints:
         finally:
             unfinished.discard()
         sync_directory(self._folder)
-        found = self.newest_first()
-        for old in found[self._retention.count_kept(size_of(path) for path in found) :]:
+        paths = self.newest_first()
+        for old in paths[self._retention.count_kept(size_of(path) for path in paths) :]:
             old.unlink(missing_ok=True)
         self._clean_up()
         self._room.look(self._folder, size)
@@ -216,8 +216,8 @@ class Checkpoints:
 
     def newest_first(self) -> list[Path]:
         """Checkpoint files, the highest sample counter first."""
-        found = [(int(match[1]), path) for path in self._files() if (match := _NAME.fullmatch(path.name))]
-        return [path for _, path in sorted(found, reverse=True)]
+        by_samples = [(int(match[1]), path) for path in self._files() if (match := _NAME.fullmatch(path.name))]
+        return [path for _, path in sorted(by_samples, reverse=True)]
 
     def newest_samples(self) -> int:
         """Sample counter of the newest checkpoint, whether it can be read or not; -1 if there is none."""

@@ -69,7 +69,7 @@ def commands_after(ring: Ring, seen: int) -> tuple[list[Command], int]:
     newest = ring.words[COMMANDS]
     # The sidecar was perhaps started from files of a later version, which has more types.
     known = set(CommandType)
-    found = []
+    commands = []
     for wanted in range(max(seen, newest - COMMAND_SLOTS) + 1, newest + 1):
         offset = _offset(wanted)
         number, kind, length = _HEADER.unpack_from(ring.buffer, offset)
@@ -77,8 +77,8 @@ def commands_after(ring: Ring, seen: int) -> tuple[list[Command], int]:
         if number == wanted and kind in known:
             text = ring.buffer[start : start + length].decode(errors="ignore")
             (nodes,) = _NODES.unpack_from(ring.buffer, offset + _NODES_OFFSET)
-            found.append(Command(text, CommandType(kind), nodes))
-    return found, newest
+            commands.append(Command(text, CommandType(kind), nodes))
+    return commands, newest
 
 
 def _offset(number: int) -> int:

@@ -82,14 +82,14 @@ def gpu_place(device: torch.device) -> str:
     """Machine and bus address of a GPU, by which NCCL tells GPUs apart; instances of one GPU (MIG) have the same."""
     if device.type != "cuda":
         return ""
-    found = torch.cuda.get_device_properties(device)
+    properties = torch.cuda.get_device_properties(device)
     try:
         machine = _BOOT_ID.read_text().strip()
     except OSError:
         machine = os.uname().nodename
-    address = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    address = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     # Torch before 2.8 does not tell the address.
-    return f"{machine}/{found.uuid if None in address else ':'.join(map(str, address))}"
+    return f"{machine}/{properties.uuid if None in address else ':'.join(map(str, address))}"
 
 
 class AppliedSteps:

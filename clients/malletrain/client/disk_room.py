@@ -24,10 +24,10 @@ def free_bytes(folder: Path) -> int | None:
         None where the file system does not tell, as some in user space.
     """
     try:
-        found = os.statvfs(folder)
+        file_system = os.statvfs(folder)
     except OSError:
         return None
-    return found.f_bavail * found.f_frsize if found.f_blocks else None
+    return file_system.f_bavail * file_system.f_frsize if file_system.f_blocks else None
 
 
 def size_of(path: Path) -> int:

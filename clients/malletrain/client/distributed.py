@@ -110,8 +110,8 @@ def init(backend: str | None = None) -> None:
     if "RANK" not in os.environ:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
     elif backend is None and torch.cuda.is_available() and os.environ.get("WORLD_SIZE") != "1":
-        found, rank, workers = next(rendezvous("env://", timeout=timeout))
-        store = dist.PrefixStore("default_pg", found)
+        base_store, rank, workers = next(rendezvous("env://", timeout=timeout))
+        store = dist.PrefixStore("default_pg", base_store)
         backend = group_backend(store, rank, workers, present_device())
         dist.init_process_group(backend, store=store, rank=rank, world_size=workers, timeout=timeout)
     else:

@@ -67,16 +67,16 @@ class FeedLauncher:
         folder = PrivateFolder(self.folder)
         name = f"{self.source.key}.sock"
         try:
-            found = folder.connect(name)
-            if found is not None:
-                return found
+            connection = folder.connect(name)
+            if connection is not None:
+                return connection
             with folder.locked() as alone:
                 if not alone:
                     return None
-                if (found := folder.connect(name)) is None:
+                if (connection := folder.connect(name)) is None:
                     self._start(folder, name)
-                    found = folder.connect(name)
-                return found
+                    connection = folder.connect(name)
+                return connection
         finally:
             folder.close()
 

@@ -117,8 +117,8 @@ class FlatLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]  # torch is not
         """
         whole = {name: value for name, value in self.state_dict.items() if name not in self._ranges}
         plan = create_default_local_load_plan(whole, self.metadata)
-        found = self.metadata.state_dict_metadata
-        pieces = [item for name, place in self._ranges.items() for item in _read_items(name, place, found.get(name))]
+        saved = self.metadata.state_dict_metadata
+        pieces = [item for name, place in self._ranges.items() for item in _read_items(name, place, saved.get(name))]
         return dataclasses.replace(plan, items=[*plan.items, *pieces])
 
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
@@ -139,9 +139,9 @@ def _read_items(name: str, place: FlatRange, saved: Any) -> list[ReadItem]:
     if saved.size != torch.Size([place.whole]):
         raise RuntimeError(f"{name}: expected {place.whole} numbers in the checkpoint, got {saved.size.numel()}")
     items: list[ReadItem] = create_read_items_for_chunk_list(name, saved, [place.chunk])
-    found = sum(item.lengths[0] for item in items)
-    if found != place.length:
+    length = sum(item.lengths[0] for item in items)
+    if length != place.length:
         raise RuntimeError(
-            f"{name}: expected {place.length} numbers from {place.start} on in the checkpoint, got {found}"
+            f"{name}: expected {place.length} numbers from {place.start} on in the checkpoint, got {length}"
         )
     return items

@@ -173,8 +173,8 @@ class ShardedTraining(DividedTraining):
         shards = self._shards()
         with collective_limit.raised():
             load(shards)
-        found = {"model_state_dict": shards["model"], "optim_state_dict": shards["optimizer"]}
-        set_state_dict(self._plain_model, self.optimizer, **found, options=self._state_options)
+        state_dicts = {"model_state_dict": shards["model"], "optim_state_dict": shards["optimizer"]}
+        set_state_dict(self._plain_model, self.optimizer, **state_dicts, options=self._state_options)
 
     def _take_over_parts(self, handed_over: PeerShards, state: PlainTrainingState) -> None:
         """Go on with what the workers before have left in memory."""

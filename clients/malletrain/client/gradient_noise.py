@@ -273,8 +273,8 @@ class _PassWatch:
 
 def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
     """The gradients of a model, or this worker's parts of them."""
-    found = (one.grad for one in model.parameters() if one.grad is not None)
-    return [gradient.to_local() if hasattr(gradient, "to_local") else gradient for gradient in found]
+    gradients = (one.grad for one in model.parameters() if one.grad is not None)
+    return [gradient.to_local() if hasattr(gradient, "to_local") else gradient for gradient in gradients]
 
 
 def _norm(gradient: torch.Tensor) -> torch.Tensor:

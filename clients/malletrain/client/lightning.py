@@ -152,8 +152,8 @@ class MalleTrainCallback(Callback):  # type: ignore[misc]  # Lightning is not in
         """They are again. What the module has logged by now is logged."""
         self._validation.__exit__(None, None, None)
         if not trainer.sanity_checking:
-            found = {name: float(value) for name, value in trainer.callback_metrics.items() if name != _TRAIN_LOSS}
-            log_metrics(numbers_of(found))
+            metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name != _TRAIN_LOSS}
+            log_metrics(numbers_of(metrics))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Save the state if another worker is lost."""

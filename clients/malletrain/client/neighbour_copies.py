@@ -252,16 +252,16 @@ def _form_ring(needed: int, available: int | None) -> tuple[_Ring, str]:
     """
     rank, workers = dist.get_rank(), dist.get_world_size()
     group = dist.new_group(backend="gloo")
-    found: list[Any] = [None] * workers
+    answers: list[Any] = [None] * workers
     on_node = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     needed *= on_node
     text = f"a node's copies take {in_words(needed)}, and {in_words(available or 0)} of its memory are available"
     lacking = "" if fits_in_memory(needed, available) else text
-    dist.all_gather_object(found, (on_node, secrets.token_hex(4), lacking), group=group)
+    dist.all_gather_object(answers, (on_node, secrets.token_hex(4), lacking), group=group)
     # The ranks of a node follow each other, and a node's loss must not take both holders of a part.
-    most = max(count for count, _, _ in found)
+    most = max(count for count, _, _ in answers)
     distance = most if most < workers else 1
-    return _Ring(group, found[0][1], rank, workers, distance), next((text for _, _, text in found if text), "")
+    return _Ring(group, answers[0][1], rank, workers, distance), next((text for _, _, text in answers if text), "")
 
 
 def _swap(ring: _Ring, own: Part) -> Part:

@@ -308,8 +308,8 @@ class StepObserver:
 
     def _schedule_of(self, stepped: torch.optim.Optimizer) -> list[int] | None:
         """Length and present step of a schedule of a fixed length; None where there is none."""
-        self._schedulers = [found for found in self._schedulers if found() is not None]
-        for scheduler in (found() for found in reversed(self._schedulers)):
+        self._schedulers = [reference for reference in self._schedulers if reference() is not None]
+        for scheduler in (reference() for reference in reversed(self._schedulers)):
             if scheduler is None or next(_parameters(scheduler.optimizer)) is not next(_parameters(stepped)):
                 continue
             length = getattr(scheduler, "total_steps", None) or getattr(scheduler, "T_max", None)

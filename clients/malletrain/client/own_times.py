@@ -87,10 +87,10 @@ def to_bytes(times: WorkerTimes) -> bytes:
 def from_bytes(content: bytes, rank: int) -> WorkerTimes | None:
     """What a worker of a rank has written; None where it can't be that. The job's own processes may write anything."""
     try:
-        found = parse_object(content[:FILE_BYTES])
+        document = parse_object(content[:FILE_BYTES])
     except UntrustedJsonError:
         return None
-    match found:
+    match document:
         case {
             "rank": int(told),
             "node": str(node),

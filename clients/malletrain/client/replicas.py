@@ -198,9 +198,11 @@ def _check_mesh(mesh: DeviceMesh, divided: Sequence[DTensor]) -> None:
     sizes = dict(zip(names, mesh.shape, strict=True))
     for parameter in divided:
         own = parameter.device_mesh
-        found = dict(zip(own.mesh_dim_names or (), own.shape, strict=False))
-        if list(found)[:2] != [REPLICATE, SHARD] or any(sizes.get(name) != size for name, size in found.items()):
+        own_sizes = dict(zip(own.mesh_dim_names or (), own.shape, strict=False))
+        if list(own_sizes)[:2] != [REPLICATE, SHARD] or any(
+            sizes.get(name) != size for name, size in own_sizes.items()
+        ):
             raise ValueError(
                 'model: expected fully_shard(part, mesh=mesh["replicate", "shard"]) for each part, got weights on a '
-                f"mesh of {found or tuple(own.shape)}"
+                f"mesh of {own_sizes or tuple(own.shape)}"
             )

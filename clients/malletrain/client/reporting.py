@@ -185,10 +185,10 @@ def make_report(context: ReportContext, clock: Callable[[], int]) -> tuple[Repor
         nonlocal ring, buffer, sequence, offset, end, world, checked, due
         # Set before the check: one that fails is not repeated at every batch.
         checked, due = now, now + CHECK_NS
-        found, world = context.check(now)
-        if found is not ring:
-            ring = found
-            buffer = nothing if found is None else memoryview(found.buffer)[: found.end_of_records]
+        new_ring, world = context.check(now)
+        if new_ring is not ring:
+            ring = new_ring
+            buffer = nothing if new_ring is None else memoryview(new_ring.buffer)[: new_ring.end_of_records]
             sequence, offset, end = 0, base, len(buffer)
 
     def report(samples: int, position: int | None = None, workers: int | None = None) -> None:

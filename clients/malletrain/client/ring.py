@@ -194,9 +194,9 @@ def open_ring(path: str) -> Ring:
         os.close(fd)
         raise ValueError(f"{path}: expected a ring, got a file that is too short")
     ring = Ring(fd)
-    if (found := ring.words[MAGIC]) != _MAGIC_WORD:
+    if (word := ring.words[MAGIC]) != _MAGIC_WORD:
         ring.close()
-        other_layout = found >> _LAYOUT_BITS == _MAGIC_WORD >> _LAYOUT_BITS
+        other_layout = word >> _LAYOUT_BITS == _MAGIC_WORD >> _LAYOUT_BITS
         raise ValueError(f"{path}: expected a ring, got {'one of another layout' if other_layout else 'another file'}")
     return ring
 
@@ -271,16 +271,16 @@ class PhaseReader:
 
     def read(self) -> list[RingPhase]:
         """Phases that are new or have ended since the last call, in the order of their numbers."""
-        found: list[RingPhase] = []
+        phases: list[RingPhase] = []
         while self._has_place and (phase := self._copy(self._next)) is not None:
             if phase.number > self._next:
                 self._next = phase.number - PHASE_SLOTS + 1
                 continue
-            found.append(phase)
+            phases.append(phase)
             if not phase.end_ns and self._copy(self._next + 1) is None:
                 break  # it lasts, and is looked at again
             self._next += 1
-        return found
+        return phases
 
     def _copy(self, number: int) -> RingPhase | None:
         """The phase with a number, or a later one in its place; None: it is not there yet, or is being written."""
@@ -352,14 +352,14 @@ class MetricReader:
 
     def read(self) -> list[RingMetric]:
         """The values that are new since the last call."""
-        found: list[RingMetric] = []
-        while self._has_place and len(found) < METRIC_SLOTS and (metric := self._copy(self._next)) is not None:
+        metrics: list[RingMetric] = []
+        while self._has_place and len(metrics) < METRIC_SLOTS and (metric := self._copy(self._next)) is not None:
             if metric.number > self._next:
                 self._next = metric.number - METRIC_SLOTS + 1
                 continue
-            found.append(metric)
+            metrics.append(metric)
             self._next += 1
-        return found
+        return metrics
 
     def _copy(self, number: int) -> RingMetric | None:
         """The value with a number, or a later one in its place; None: it is not there yet, or is being written."""

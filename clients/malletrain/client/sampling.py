@@ -219,11 +219,11 @@ def micro_spans(position: int, share: WorkerShare) -> list[range]:
         share: The worker's share.
     """
     first = position + share.partition.span(share.rank)[0]
-    found = []
+    spans = []
     for size in share.partition.micro_batches(share.rank):
-        found.append(range(first, first + size))
+        spans.append(range(first, first + size))
         first += size
-    return found
+    return spans
 
 
 class ElasticBatches:

@@ -169,7 +169,7 @@ def _rates_by_step(scheduler: LRScheduler, stretch: float = 1.0) -> list[list[fl
 
 def _rates_of(function: Callable[[int], float], stretch: float) -> list[float]:
     """Factors up to the first step for which the function was not meant."""
-    found: list[float] = []
+    rates: list[float] = []
     for at in _PROBES:
         try:
             rate = float(function(round(at * stretch)))
@@ -177,8 +177,8 @@ def _rates_of(function: Callable[[int], float], stretch: float) -> list[float]:
             break
         if not math.isfinite(rate):
             break
-        found.append(rate)
-    return found
+        rates.append(rate)
+    return rates
 
 
 def _print(text: str) -> None:

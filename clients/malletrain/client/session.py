@@ -338,8 +338,8 @@ class Client:
         ring = self._ring
         if ring is None or ring.words[COMMANDS] == self._taken:
             return []
-        found, self._taken = commands_after(ring, self._taken)
-        return found
+        commands, self._taken = commands_after(ring, self._taken)
+        return commands
 
     def should_commit(self, every: float | None = EVERY_SECONDS) -> bool:
         """Whether to save after this batch.

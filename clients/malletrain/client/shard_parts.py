@@ -126,13 +126,13 @@ def prepared_part(
     values: dict[str, torch.Tensor] = {}
     end = 0
     for item in planner.create_local_plan().items:
-        found = planner.resolve_data(item)
-        if isinstance(found, torch.Tensor):
-            tensors.append(found)
-            entries.append(_entry(item, found, end))
-            end += aligned(found.numel() * found.element_size())
+        data = planner.resolve_data(item)
+        if isinstance(data, torch.Tensor):
+            tensors.append(data)
+            entries.append(_entry(item, data, end))
+            end += aligned(data.numel() * data.element_size())
         else:
-            values[item.index.fqn] = torch.frombuffer(bytearray(found.getbuffer()), dtype=torch.uint8)
+            values[item.index.fqn] = torch.frombuffer(bytearray(data.getbuffer()), dtype=torch.uint8)
     header = {
         "samples": samples,
         "rank": rank,
@@ -198,9 +198,9 @@ def complete_parts(folder: Path) -> list[Path]:
     for path in folder.iterdir():
         if (match := FILE.fullmatch(path.name)) is not None:
             by_generation.setdefault((match[1], int(match[3])), {})[int(match[2])] = path
-    for (_, workers), found in sorted(by_generation.items(), key=lambda entry: entry[0]):
-        if len(found) == workers:
-            return [found[rank] for rank in range(workers)]
+    for (_, workers), paths in sorted(by_generation.items(), key=lambda entry: entry[0]):
+        if len(paths) == workers:
+            return [paths[rank] for rank in range(workers)]
     return []
 
 

@@ -219,11 +219,11 @@ class ShardedCheckpoints:
         if plain is not None:
             self._plain_error = self._save_plain(path, plain)
         # Also after an error: the other workers write their parts together with this one.
-        found = shards()
-        self._part_bytes = tensor_bytes(found, own=True)
+        part = shards()
+        self._part_bytes = tensor_bytes(part, own=True)
         direct = last or not self._may_copy(self._part_bytes)
         self._writing = _Writing(samples, path, plain is not None, began, self._clock)
-        self._writing.follow((self._write_now if direct else self._start)(path, found, planner))
+        self._writing.follow((self._write_now if direct else self._start)(path, part, planner))
         self._saved_at = self._clock()
         self._last_seconds = self._saved_at - began
         self._direct_seconds = self._last_seconds if direct else 0.0
@@ -299,15 +299,15 @@ class ShardedCheckpoints:
         Means in seconds: how long a checkpoint takes of the training loop, and until it is on disk. Besides, the size
         of the newest one in bytes, and how long loading took in seconds.
         """
-        found: dict[str, float] = {}
+        costs: dict[str, float] = {}
         if self._saves:
-            found["checkpoint_loop_seconds"] = self.loop_seconds / self._saves
+            costs["checkpoint_loop_seconds"] = self.loop_seconds / self._saves
         if self._written:
-            found["checkpoint_save_seconds"] = self._written_seconds / self._written
-            found["checkpoint_bytes"] = self._size
+            costs["checkpoint_save_seconds"] = self._written_seconds / self._written
+            costs["checkpoint_bytes"] = self._size
         if self.load_seconds:
-            found["checkpoint_load_seconds"] = self.load_seconds
-        return {name: round(value, 6) for name, value in found.items()}
+            costs["checkpoint_load_seconds"] = self.load_seconds
+        return {name: round(value, 6) for name, value in costs.items()}
 
     def _collect(self) -> None:
         """Note a checkpoint that has been finished in the meantime."""

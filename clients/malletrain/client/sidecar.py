@@ -379,8 +379,8 @@ def _note_stop() -> None:
 
 
 def _job_folder() -> Path | None:
-    found = os.environ.get(env.JOB_DIR)
-    return Path(found) if found else None
+    folder = os.environ.get(env.JOB_DIR)
+    return Path(folder) if folder else None
 
 
 def _log(message: str) -> None:

@@ -127,15 +127,15 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     known: set[tuple[object, ...]] = set()
     left = [value]
     while left:
-        found = left.pop()
-        if isinstance(found, torch.Tensor):
-            if (place := _place_of(found)) not in known:
+        item = left.pop()
+        if isinstance(item, torch.Tensor):
+            if (place := _place_of(item)) not in known:
                 known.add(place)
-                yield found
-        elif isinstance(found, dict):
-            left.extend(found.values())
-        elif isinstance(found, list | tuple):
-            left.extend(found)
+                yield item
+        elif isinstance(item, dict):
+            left.extend(item.values())
+        elif isinstance(item, list | tuple):
+            left.extend(item)
 
 
 def tensor_bytes(value: Any, *, own: bool = False) -> int:
@@ -146,7 +146,7 @@ def tensor_bytes(value: Any, *, own: bool = False) -> int:
         own: Of tensors that are divided among workers, count this worker's part, not the whole.
     """
     return sum(
-        (tensor := _own_part(found) if own else found).numel() * tensor.element_size() for found in tensors_in(value)
+        (tensor := _own_part(each) if own else each).numel() * tensor.element_size() for each in tensors_in(value)
     )
 
 

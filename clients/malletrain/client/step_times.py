@@ -101,7 +101,7 @@ class StepTimesReader:
         self._looked: float | None = None
         self._seen: dict[int, WorkerTimes] = {}
         self._reading: threading.Thread | None = None
-        self._found: list[WorkerTimes] = []
+        self._fresh: list[WorkerTimes] = []
 
     def look(self, workers: int, now: float) -> None:
         """Begin to read in a thread of its own, if it is time and the last one has ended.
@@ -121,17 +121,17 @@ class StepTimesReader:
 
     def take(self) -> list[WorkerTimes]:
         """What workers have told since the last call. What was there at the first look may be of another start."""
-        if not self._found or (self._reading is not None and self._reading.is_alive()):
+        if not self._fresh or (self._reading is not None and self._reading.is_alive()):
             return []
-        found, self._found = self._found, []
-        return found
+        times, self._fresh = self._fresh, []
+        return times
 
     def _read(self, folder: Path, workers: int) -> None:
         first = not self._seen
         seen = {rank: times for rank in range(workers) if (times := _read_one(folder / str(rank), rank)) is not None}
         fresh = [times for rank, times in seen.items() if self._seen.get(rank) != times]
         self._seen = seen
-        self._found = [] if first else fresh
+        self._fresh = [] if first else fresh
 
 
 def _read_one(path: Path, rank: int) -> WorkerTimes | None:

@@ -112,8 +112,8 @@ def active_mlflow_run(modules: Mapping[str, ModuleType]) -> str:
     if active_run is None:
         return ""  # not imported, or being imported
     run = active_run()
-    found = "" if run is None else str(run.info.run_id)
-    return found if is_identifier(found) else ""
+    run_id = "" if run is None else str(run.info.run_id)
+    return run_id if is_identifier(run_id) else ""
 
 
 def write_mlflow_run(directory: Path, run_id: str) -> None:

@@ -198,10 +198,10 @@ class MalleTrainCallback(TrainerCallback):  # type: ignore[misc]  # Transformers
         num_items_in_batch: Any = None,
     ) -> Any:
         """In place of `Trainer.compute_loss`: with the weight of a pass, where passes differ in size."""
-        found = self._compute_loss(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch)
+        loss = self._compute_loss(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch)
         if return_outputs or not self._options.get("hold_batch") or _is_sum(self._trainer, num_items_in_batch):
-            return found
-        return found * self._started.pass_factor()
+            return loss
+        return loss * self._started.pass_factor()
 
     def _set_progress(self, state: TrainerState) -> None:
         """Set epoch and rates as functions of the sample counter; the trainer would count steps of this scale."""

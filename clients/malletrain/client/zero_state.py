@@ -63,9 +63,9 @@ def check_engine(engine: Any) -> None:
         raise ValueError(f"zero_optimization.stage: expected 1, 2 or 3, got {stage} ({advice})")
     if not hasattr(engine.optimizer, "optimizer"):
         raise ValueError("optimizer: expected one that was given to deepspeed.initialize, got none")
-    for name, expected, found, fits in _checks(engine):
+    for name, expected, actual, fits in _checks(engine):
         if not fits:
-            raise ValueError(f"{name}: expected {expected}, got {found}")
+            raise ValueError(f"{name}: expected {expected}, got {actual}")
 
 
 def _checks(engine: Any) -> Iterator[tuple[str, str, Any, bool]]:
@@ -151,8 +151,8 @@ class ZeroState:
             rows = {"weights": flat.tensor.detach(), **self._vectors(flat)}
             for key, row in rows.items():
                 for piece in flat.pieces:
-                    found = row.narrow(0, piece.offset, piece.length)
-                    parts.add(f"{key}/{piece.name}", found, piece.start, piece.whole)
+                    numbers = row.narrow(0, piece.offset, piece.length)
+                    parts.add(f"{key}/{piece.name}", numbers, piece.start, piece.whole)
         for name, parameter in self._named.items():
             if not parameter.requires_grad:
                 self._add_frozen(parts, name, parameter)
@@ -233,23 +233,23 @@ class ZeroState:
 
     def _fragments(self, parameters: list[Any]) -> list[_Piece]:
         """Pieces of stages 1 and 2."""
-        found = []
+        pieces = []
         for parameter in parameters:
             mapping = parameter._hp_mapping
             if mapping is not None:
                 place, row = mapping.lp_fragment_address, mapping.get_hp_fragment_address()
                 name = self._names[id(parameter)]
-                found.append(_Piece(name, place.start, place.numel, parameter.numel(), row.start))
-        return found
+                pieces.append(_Piece(name, place.start, place.numel, parameter.numel(), row.start))
+        return pieces
 
     def _partitions(self, parameters: list[Any]) -> list[_Piece]:
         """Pieces of stage 3: each parameter is cut into equal ones, of which the last are filled up."""
-        found, offset = [], 0
+        pieces, offset = [], 0
         for parameter in parameters:
             start, length = self._partition(parameter)
-            found.append(_Piece(self._names[id(parameter)], start, length, parameter.ds_numel, offset))
+            pieces.append(_Piece(self._names[id(parameter)], start, length, parameter.ds_numel, offset))
             offset += parameter.partition_numel()
-        return found
+        return pieces
 
     def _partition(self, parameter: Any) -> tuple[int, int]:
         size = parameter.partition_numel()
@@ -258,15 +258,15 @@ class ZeroState:
 
     def _vectors(self, flat: _Flat) -> dict[str, torch.Tensor]:
         """The optimizer's tensors with a number for each weight."""
-        found = {}
+        vectors = {}
         for key, value in self.optimizer.state.get(flat.tensor, {}).items():
             if isinstance(value, torch.Tensor) and value.shape == flat.tensor.shape:
-                found[f"optimizer.{key}"] = value
+                vectors[f"optimizer.{key}"] = value
             elif isinstance(value, torch.Tensor) and value.numel() != 1:
                 kind = type(self.optimizer).__name__
                 expected = "expected one number, or one for each weight"
                 raise ValueError(f"optimizer: {expected}, got {tuple(value.shape)} as {key} of {kind}")
-        return found
+        return vectors
 
     def _add_frozen(self, parts: FlatParts, name: str, parameter: Any) -> None:
         if self._stage < 3:

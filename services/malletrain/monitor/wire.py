@@ -173,15 +173,15 @@ def _parse_feed(feed: monitor_pb2.FeedReport) -> FeedUse:
 def _parse_rates(rates: Sequence[monitor_pb2.PreparingRate]) -> dict[int, float]:
     if len(rates) > _MAX_RATES:
         raise InvalidInputError("feed.rates", f"at most {_MAX_RATES}", len(rates))
-    found: dict[int, float] = {}
+    rates_by_processes: dict[int, float] = {}
     for place, each in enumerate(rates):
         _check_range(f"feed.rates[{place}].processes", each.processes, 1, MAX_WORKERS)
-        if each.processes in found:
+        if each.processes in rates_by_processes:
             raise InvalidInputError(f"feed.rates[{place}].processes", "each number once", each.processes)
         if not math.isfinite(each.rate) or each.rate <= 0:
             raise InvalidInputError(f"feed.rates[{place}].rate", "a finite number above 0", each.rate)
-        found[each.processes] = each.rate
-    return found
+        rates_by_processes[each.processes] = each.rate
+    return rates_by_processes
 
 
 def commands_of(message: job_manager_pb2.WatchJobsResponse) -> ScalesCommanded:

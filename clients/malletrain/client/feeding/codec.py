@@ -130,8 +130,8 @@ def _describe_tensor(value: Any, field: str, leaves: list[Buffer]) -> Node:
     name = str(value.dtype).removeprefix("torch.")
     dense = value.layout is torch.strided and value.device.type == "cpu" and not value.requires_grad
     if name not in _TENSOR_TYPES or not dense:
-        found = f"{name}, {value.layout}, on {value.device}" + (", with gradients" if value.requires_grad else "")
-        raise UnsuitableSampleError(f"{field}: expected a dense tensor of numbers on the CPU, got one of {found}")
+        description = f"{name}, {value.layout}, on {value.device}" + (", with gradients" if value.requires_grad else "")
+        raise UnsuitableSampleError(f"{field}: expected a dense tensor of numbers on the CPU, got one of {description}")
     flat = value.contiguous().resolve_conj().resolve_neg().reshape(-1)
     leaves.append(memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b"")
     return ["tensor", name, list(value.shape)]
@@ -193,8 +193,8 @@ class _Builder:
         numpy = __import__("numpy")
 
         def array(body: memoryview) -> Any:
-            found = numpy.frombuffer(bytearray(body[start : start + length]), dtype).reshape(shape)
-            return found[()] if kind == "number" else found
+            numbers = numpy.frombuffer(bytearray(body[start : start + length]), dtype).reshape(shape)
+            return numbers[()] if kind == "number" else numbers
 
         return array
 

@@ -308,8 +308,8 @@ def _unpack_ready(packet: bytes) -> Ready:
     _, count = _READY_HEAD.unpack_from(packet)
     if count > MAX_PLACES or len(packet) != _READY_HEAD.size + count * _PLACE.size:
         raise ValueError("expected as many places as announced")
-    found = _PLACE.iter_unpack(packet[_READY_HEAD.size :])
-    return Ready([ReadyPlace(*(_number(value) for value in words)) for words in found])
+    places = _PLACE.iter_unpack(packet[_READY_HEAD.size :])
+    return Ready([ReadyPlace(*(_number(value) for value in words)) for words in places])
 
 
 def _unpack_unable(packet: bytes) -> Unable:

@@ -74,12 +74,12 @@ class _Training:
         """All that is remembered; None: too little time."""
         if len(self.cycles) < _MIN_CYCLES:
             return None
-        found = _Cycle(
+        sums = _Cycle(
             sum(each.busy for each in self.cycles),
             sum(each.waited for each in self.cycles),
             sum(each.prepared for each in self.cycles),
         )
-        return found if found.busy + found.waited >= _MIN_SECONDS else None
+        return sums if sums.busy + sums.waited >= _MIN_SECONDS else None
 
 
 class Demand(NamedTuple):
@@ -126,10 +126,10 @@ class PaceMeter:
     @property
     def demand(self) -> Demand | None:
         """What is demanded; None: not known yet, or nothing."""
-        found = [totals for each in self._trainings.values() if (totals := each.totals) is not None]
-        if not found:
+        cycles = [totals for each in self._trainings.values() if (totals := each.totals) is not None]
+        if not cycles:
             return None
-        busiest = max(found, key=lambda each: each.busy / (each.busy + each.waited))
+        busiest = max(cycles, key=lambda each: each.busy / (each.busy + each.waited))
         if busiest.prepared < _MIN_PREPARED:
             return None  # it stands still, and the others may wait for that
         seconds = busiest.busy + busiest.waited
@@ -185,11 +185,11 @@ class SupplyMeter:
         Args:
             now: Monotonic time in seconds.
         """
-        found = {
+        rates = {
             number: number * rate.samples / rate.seconds
             for number, rate in self._rates.items()
             if rate.counted >= _MIN_SAMPLES and rate.seconds > 0 and now - rate.at <= _OLD_SECONDS
         }
         new = {number for number, rate in self._rates.items() if rate.counted >= _MIN_SAMPLES}
         before = {number: rate for number, rate in self._remembered.items() if number not in new}
-        return dict(sorted((before | found).items()))
+        return dict(sorted((before | rates).items()))

@@ -90,9 +90,9 @@ class PeerLink:
         self._stream: PeerStream | None = None
         self._socket = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setblocking(False)
-        found = self._socket.connect_ex(tuple(address))
-        if found not in (0, errno.EINPROGRESS):
-            self.error = OSError(found, os.strerror(found))
+        error_number = self._socket.connect_ex(tuple(address))
+        if error_number not in (0, errno.EINPROGRESS):
+            self.error = OSError(error_number, os.strerror(error_number))
         self._selector.register(self._socket, selectors.EVENT_WRITE, self._connected)
 
     @property
@@ -136,8 +136,8 @@ class PeerLink:
         identity = self._identity
         self._unregister()
         try:
-            if found := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                raise OSError(found, os.strerror(found))
+            if error_number := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise OSError(error_number, os.strerror(error_number))
             context = tls_context(Path(identity.settings.certificate), server_side=False)
             longest = identity.longest + SAMPLE_HEAD_BYTES
             self._stream = PeerStream(self._socket, context, identity.settings.fleet, longest, server_side=False)

@@ -116,19 +116,19 @@ class PeerRegistry:
             OSError: the folder can't be read; PermissionError: others could enter it.
         """
         self._check()
-        found: dict[str, PeerAddress] = {}
+        addresses: dict[str, PeerAddress] = {}
         with os.scandir(self._folder) as entries:
             for entry in islice(entries, _MAX_FILES):
                 matched = _FILE_NAME.fullmatch(entry.name)
                 if matched is None or matched[1] != self._key or matched[2] == self._name:
                     continue
                 with contextlib.suppress(OSError, FeedError):
-                    found[matched[2]] = _read(Path(entry.path))
-        return found
+                    addresses[matched[2]] = _read(Path(entry.path))
+        return addresses
 
     def _check(self) -> None:
-        found = self._folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & _OTHERS:
+        status = self._folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & _OTHERS:
             message = "expected a folder that only this account can enter"
             raise PermissionError(errno.EACCES, message, str(self._folder))
 

@@ -259,9 +259,9 @@ def _listen(address: str) -> socket.socket:
     Raises:
         OSError: it is none of this node's.
     """
-    found: Iterable[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int]]]
-    found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)  # type: ignore[assignment]
-    family, kind, _, _, place = next(iter(found))
+    addresses: Iterable[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int]]]
+    addresses = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)  # type: ignore[assignment]
+    family, kind, _, _, place = next(iter(addresses))
     listening = socket.socket(family, kind)
     try:
         listening.bind(place)

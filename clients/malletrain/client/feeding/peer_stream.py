@@ -32,12 +32,12 @@ def tls_context(certificate: Path, *, server_side: bool) -> ssl.SSLContext:
         CertificateFileError: the file can't be used.
         ssl.SSLError: its parts do not belong together.
     """
-    found = read_certificate_file(certificate)
+    certificate_file = read_certificate_file(certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(certificate)
-    context.load_verify_locations(cadata=found.authority.decode("ascii"))
+    context.load_verify_locations(cadata=certificate_file.authority.decode("ascii"))
     return context
 
 

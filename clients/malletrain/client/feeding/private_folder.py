@@ -44,8 +44,8 @@ class PrivateFolder:
         with contextlib.suppress(PermissionError, FileExistsError):  # what is wrong is found below
             make_private_folder(path)
         self._descriptor = os.open(path, _OPEN)
-        found = os.fstat(self._descriptor)
-        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        status = os.fstat(self._descriptor)
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             os.close(self._descriptor)
             raise PermissionError(errno.EACCES, "expected a folder that only this account can enter", str(path))
 
@@ -74,18 +74,18 @@ class PrivateFolder:
             PermissionError: another account listens.
             OSError: it can't be connected to, e.g. because many wait to be.
         """
-        found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        found.setblocking(False)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.setblocking(False)
         try:
-            found.connect(self.inside(name))
-            check_peer(found)
+            connection.connect(self.inside(name))
+            check_peer(connection)
         except (FileNotFoundError, ConnectionRefusedError):
-            found.close()
+            connection.close()
             return None
         except BaseException:
-            found.close()
+            connection.close()
             raise
-        return found
+        return connection
 
     def listen(self, name: str) -> socket.socket:
         """Listen on a new socket in the folder. One of this name that nobody listens on any more is replaced.
@@ -95,22 +95,22 @@ class PrivateFolder:
         """
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.inside(name))  # noqa: PTH108 - the path of a descriptor
-        found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            found.bind(self.inside(name))
-            found.listen(_BACKLOG)
+            listener.bind(self.inside(name))
+            listener.listen(_BACKLOG)
         except BaseException:
-            found.close()
+            listener.close()
             raise
-        return found
+        return listener
 
     def file_id(self, name: str) -> tuple[int, int] | None:
         """Device and inode of a file in the folder; None where there is none."""
         try:
-            found = os.lstat(self.inside(name))
+            status = os.lstat(self.inside(name))
         except FileNotFoundError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def remove(self, name: str) -> None:
         """Remove a socket."""

@@ -241,13 +241,13 @@ class FeedSchedule:
 
     def take_deliveries(self) -> list[Delivery]:
         """What has become available for consumers since the last call."""
-        found, self._deliveries = self._deliveries, []
-        return found
+        deliveries, self._deliveries = self._deliveries, []
+        return deliveries
 
     def take_shed(self) -> list[Place]:
         """Places that have been given up since the last call. What lay there must be made unreadable."""
-        found, self._given_up = self._given_up, []
-        return found
+        places, self._given_up = self._given_up, []
+        return places
 
     # -- time --------------------------------------------------------------------------------------------------------
 

@@ -246,11 +246,11 @@ class FeedServer:
 
     def _processes_by_group(self) -> dict[FeedGroup, list[int]]:
         """Groups that have trainings, with the processes of these."""
-        found: dict[FeedGroup, list[int]] = {group: [] for group in self._groups if group.trainings}
+        processes: dict[FeedGroup, list[int]] = {group: [] for group in self._groups if group.trainings}
         for connection in self._connections.values():
-            if connection.group in found:
-                found[connection.group].append(connection.process)
-        return found
+            if connection.group in processes:
+                processes[connection.group].append(connection.process)
+        return processes
 
     def _drop(self, number: int, group: FeedGroup, now: float) -> None:
         """Drop who keeps others waiting. It is told before anything that it may be copying gives way."""
@@ -273,10 +273,10 @@ class FeedServer:
             else:
                 length = each.place.length - HEAD_BYTES
                 places[each.consumer].append(ReadyPlace(each.number, each.dataset_index, each.place.offset, length))
-        for consumer, found in places.items():
-            for start in range(0, len(found), MAX_PLACES):
+        for consumer, ready in places.items():
+            for start in range(0, len(ready), MAX_PLACES):
                 if connection := self._connections.get(consumer):
-                    self._send(connection, Ready(found[start : start + MAX_PLACES]))
+                    self._send(connection, Ready(ready[start : start + MAX_PLACES]))
 
     def _tell_costs(self, now: float) -> None:
         """Tell trainings what samples cost here."""

@@ -162,10 +162,10 @@ class GroupSizing:
         self._sized: dict[FeedGroup, _Sized] = {}
         self._looked_at = self._written_at = float("-inf")
         self._total = cores()
-        found = recall(memory) if memory is not None else RememberedRates()
-        self.begin = max(1, min(found.processes, self._total, MOST))
-        self.rates = found.rates
-        self._written = found
+        remembered = recall(memory) if memory is not None else RememberedRates()
+        self.begin = max(1, min(remembered.processes, self._total, MOST))
+        self.rates = remembered.rates
+        self._written = remembered
 
     def limit_of(self, group: FeedGroup) -> int:
         """Most processes of a group, as it was last seen."""
@@ -231,11 +231,11 @@ class GroupSizing:
         if self._memory is None or not self._sized:
             return
         group = max(self._sized, key=lambda each: each.done)
-        found = RememberedRates(group.processes, group.supply.measured(now))
-        if found != self._written:
-            self._written = found
+        measured = RememberedRates(group.processes, group.supply.measured(now))
+        if measured != self._written:
+            self._written = measured
             with contextlib.suppress(OSError):  # only the next feed would be helped
-                remember(self._memory, found)
+                remember(self._memory, measured)
 
 
 _MAX_BYTES = 4096
@@ -272,7 +272,7 @@ def memory_path(environ: Mapping[str, str], key: str) -> Path | None:
     return (Path(folder) if folder else Path(str(job)) / FEEDS_FOLDER) / f"{key}.{name}.rates.json"
 
 
-def remember(path: Path, found: RememberedRates) -> None:
+def remember(path: Path, remembered: RememberedRates) -> None:
     """Write it down.
 
     Raises:
@@ -280,7 +280,10 @@ def remember(path: Path, found: RememberedRates) -> None:
     """
     with contextlib.suppress(FileExistsError):
         make_private_folder(path.parent)
-    content = {"processes": found.processes, "rates": {str(n): round(rate, 3) for n, rate in found.rates.items()}}
+    content = {
+        "processes": remembered.processes,
+        "rates": {str(n): round(rate, 3) for n, rate in remembered.rates.items()},
+    }
     write_atomically(path, json.dumps(content), mode=0o600, exact=True, sync=False)
 
 

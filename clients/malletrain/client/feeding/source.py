@@ -92,12 +92,12 @@ def find_source(
     if module == "__main__":
         raise ValueError(f"{field}: expected a module that can be imported, got that of the script itself")
     try:
-        found = importlib.util.find_spec(module)
+        module_spec = importlib.util.find_spec(module)
     except (ImportError, ValueError) as error:
         raise ValueError(f"{field}: expected a module that can be imported, got {module}: {error}") from error
-    if found is None:
+    if module_spec is None:
         raise ValueError(f"{field}: expected a module that can be imported, got {module}, which was not found")
-    file = found.origin if found.has_location and found.origin else ""
+    file = module_spec.origin if module_spec.has_location and module_spec.origin else ""
     changed = os.stat(file).st_mtime_ns if file else 0  # noqa: PTH116 - text in, number out
     path = [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 - a link stays one
     return FeedSource(

@@ -170,11 +170,11 @@ def feed_dict(progress: Iterable[monitor_pb2.Progress]) -> dict[str, Any] | None
 
 
 def _measured_rates(reports: Iterable[monitor_pb2.FeedReport]) -> dict[str, float]:
-    found: dict[int, list[float]] = {}
+    rates_by_processes: dict[int, list[float]] = {}
     for report in reports:
         for each in report.rates:
-            found.setdefault(each.processes, []).append(each.rate)
-    return {str(number): statistics.median(rates) for number, rates in sorted(found.items())}
+            rates_by_processes.setdefault(each.processes, []).append(each.rate)
+    return {str(number): statistics.median(rates) for number, rates in sorted(rates_by_processes.items())}
 
 
 def feed_in_words(progress: Iterable[monitor_pb2.Progress]) -> str:

@@ -253,8 +253,8 @@ def noise_told(connection: Connection) -> dict[str, NoiseSeen]:
     told: dict[str, dict[str, float]] = {}
     for job_id, name, value in rows:
         told.setdefault(job_id, {})[name] = value
-    found = {job_id: noise_among(values) for job_id, values in told.items()}
-    return {job_id: noise for job_id, noise in found.items() if noise is not None}
+    noise_by_job = {job_id: noise_among(values) for job_id, values in told.items()}
+    return {job_id: noise for job_id, noise in noise_by_job.items() if noise is not None}
 
 
 def _extend(
