@@ -141,7 +141,7 @@ class MalleTrainLauncher(Launcher):  # type: ignore[misc]  # Hydra may not be in
         own = [
             *kept_overrides(config.hydra.overrides.hydra),
             "hydra.mode=RUN",
-            f"hydra.run.dir={quoted(str(folder))}",
+            f"hydra.run.dir={quote_value(str(folder))}",
             f"hydra.job.num={number}",
         ]
         command = [sys.executable, *program(sys.argv, sys.modules["__main__"]), *overrides, *own]
@@ -200,7 +200,7 @@ def kept_overrides(overrides: Sequence[str]) -> list[str]:
     return [text for text in overrides if not text.lstrip("+~").startswith(_OWN)]
 
 
-def quoted(value: str) -> str:
+def quote_value(value: str) -> str:
     """A text as a value in Hydra's grammar of overrides: quoted, where it also resolves nothing."""
     # Backslashes stand for themselves, but in front of a quotation mark.
     return "'" + re.sub(r"(\\*)('|\Z)", lambda match: 2 * match[1] + ("\\'" if match[2] else ""), value) + "'"

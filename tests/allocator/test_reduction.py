@@ -13,7 +13,7 @@ from malletrain.allocator.problem.allocation_problem import AllocationProblem, J
 from malletrain.allocator.problem.objective import ScaleValues, scale_values
 from malletrain.allocator.solvers.choice_table import best_reduced_places
 from malletrain.allocator.solvers.knapsack import TIE, best_places
-from malletrain.allocator.solvers.reduction import reduced
+from malletrain.allocator.solvers.reduction import reduce_sizes
 from malletrain.model.scaling import ScalingPoint
 from tests.allocator.problems import problems
 from tests.allocator.test_ties import a_job
@@ -33,7 +33,7 @@ def best_answers(jobs: Sequence[ScaleValues], pool: int) -> set[tuple[int, ...]]
 @settings(deadline=None, max_examples=200)
 @given(jobs=st.lists(a_job(), min_size=1, max_size=4), pool=st.integers(0, 14))
 def test_every_best_answer_stays_where_many_tie(jobs: list[ScaleValues], pool: int) -> None:
-    assert best_answers(reduced(jobs, pool), pool) == best_answers(jobs, pool)
+    assert best_answers(reduce_sizes(jobs, pool), pool) == best_answers(jobs, pool)
 
 
 @settings(deadline=None, max_examples=100)
@@ -41,7 +41,7 @@ def test_every_best_answer_stays_where_many_tie(jobs: list[ScaleValues], pool: i
 def test_every_best_answer_stays_for_any_curve(problem: AllocationProblem) -> None:
     jobs = [scale_values(job, problem) for job in problem.jobs]
     pool = len(problem.nodes)
-    assert best_answers(reduced(jobs, pool), pool) == best_answers(jobs, pool)
+    assert best_answers(reduce_sizes(jobs, pool), pool) == best_answers(jobs, pool)
 
 
 def places_with_and_without(jobs: Sequence[ScaleValues], pool: int) -> tuple[list[int], list[int]]:
@@ -72,5 +72,5 @@ def test_where_the_price_is_clear_little_is_kept() -> None:
     curve = tuple(ScalingPoint(size, 100.0 * size**0.8) for size in range(1, 41))
     jobs = tuple(JobDemand(f"j{index}", 1, 40, curve, weight=1 + index / 10) for index in range(8))
     problem = AllocationProblem(nodes, 120.0, jobs)
-    slim = reduced([scale_values(job, problem) for job in jobs], 40)
+    slim = reduce_sizes([scale_values(job, problem) for job in jobs], 40)
     assert sum(len(scales.sizes) for scales in slim) < 8 * 41 / 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.cli.fleet.live import converged, feed_dict, feed_in_words, waiting_in_words, waiting_members
+from malletrain.cli.fleet.live import describe_convergence, feed_dict, feed_in_words, waiting_in_words, waiting_members
 from malletrain.v1 import monitor_pb2, resources_pb2
 from tests.support.builders import job_message
 
@@ -74,4 +74,4 @@ def test_who_waits_and_who_has_converged() -> None:
     assert waiting_in_words(jobs[:1]) == ""
     many = [job(str(number), "QUEUED") for number in range(10)]
     assert waiting_in_words(many).endswith("6, 7 and 2 more")
-    assert [converged(each) for each in jobs] == ["-", "-", "yes", "at max_epochs", "-"]
+    assert [describe_convergence(each) for each in jobs] == ["-", "-", "yes", "at max_epochs", "-"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from malletrain.cli.shared.layout import Column, fit, folded, join_cells, lines_of, shorten, tab_separated
+from malletrain.cli.shared.layout import Column, fit, fold_text, join_cells, lines_of, shorten, tab_separated
 
 COLUMNS = (Column("job"), Column("name", rank=1, cut=True), Column("state"), Column("reason", rank=2, cut=True))
 ROWS = [
@@ -55,14 +55,14 @@ def test_lines_fit_wherever_that_is_possible(rows: list[tuple[str, str, str]], w
 
 @given(TEXTS, st.integers(2, 30))
 def test_folding_loses_nothing_but_blanks(text: str, width: int) -> None:
-    found = list(folded(text, width))
+    found = list(fold_text(text, width))
     assert max(map(cell_len, found)) <= width
     assert "".join("".join(found).split()) == "".join(text.split())
 
 
 def test_texts_fold_between_words_and_long_words_anywhere() -> None:
-    assert list(folded("no process of ours is left", 12)) == ["no process", "of ours is", "left"]
-    assert list(folded("abcdefgh", 3)) == ["abc", "def", "gh"]
+    assert list(fold_text("no process of ours is left", 12)) == ["no process", "of ours is", "left"]
+    assert list(fold_text("abcdefgh", 3)) == ["abc", "def", "gh"]
 
 
 def test_numbers_end_at_one_place() -> None:

@@ -250,21 +250,21 @@ def offers(draw: st.DrawFn) -> list[Offer]:
 @given(offers(), st.sets(st.sampled_from(["n1", "n2", "n3", "n4"])))
 def test_every_part_is_kept_where_others_follow_and_there_is_room(made: list[Offer], staying: set[str]) -> None:
     ways = ways_of(made, staying)
-    keepers = [offer for offer in made if offer.node in staying]
+    holders = [offer for offer in made if offer.node in staying]
     if ways is None:
         # With room for everything on one node that stays, there is a way.
         total = sum({offer.shard: offer.size for offer in made}.values())
-        assert not any(offer.room is None or offer.room >= 2 * total for offer in keepers)
+        assert not any(offer.room is None or offer.room >= 2 * total for offer in holders)
         return
     assert sorted(ways) == list(range(made[0].shards))
     used: Counter[str] = Counter()
     for shard, way in ways.items():
         assert made[way.owner].shard == shard
-        assert made[way.keeper].node in staying
-        used[made[way.keeper].node] += made[way.owner].size
+        assert made[way.holder].node in staying
+        used[made[way.holder].node] += made[way.owner].size
         could_stay = any(offer.shard == shard and offer.node in staying and offer.room is None for offer in made)
-        assert way.owner == way.keeper or not could_stay, "it travels although it need not"
-    for offer in keepers:
+        assert way.owner == way.holder or not could_stay, "it travels although it need not"
+    for offer in holders:
         assert offer.room is None or used[offer.node] <= offer.room
 
 
@@ -272,7 +272,7 @@ def test_parts_that_travel_are_spread() -> None:
     made = [Offer(node, shard, 4, 10, 1, 100, None) for shard, node in enumerate(["n1", "n2", "n3", "n4"])]
     ways = ways_of(made, {"n3", "n4"})
     assert ways is not None
-    assert {shard: way.keeper for shard, way in ways.items()} == {0: 2, 1: 3, 2: 2, 3: 3}
+    assert {shard: way.holder for shard, way in ways.items()} == {0: 2, 1: 3, 2: 2, 3: 3}
 
 
 def test_the_newest_complete_state_counts_unless_the_disk_has_a_newer_one() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.client.sampling import EpochOrder, shuffled
+from malletrain.client.sampling import EpochOrder, shuffle_samples
 
 
 @given(
@@ -46,4 +46,4 @@ def test_an_empty_dataset_is_refused() -> None:
 
 
 def test_the_permutation_is_whole() -> None:
-    assert sorted(shuffled(9, 4)) == list(range(9))
+    assert sorted(shuffle_samples(9, 4)) == list(range(9))

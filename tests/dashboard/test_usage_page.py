@@ -19,7 +19,7 @@ from malletrain.dashboard.pages import usage_page
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.dashboard.pages.usage_page import UsagePage
 from malletrain.observer.history import History
-from malletrain.observer.usage import billing_columns, month_at, month_bounds, summed
+from malletrain.observer.usage import billing_columns, month_at, month_bounds, sum_rows
 from malletrain.v1 import job_manager_pb2 as pb
 
 NOW = 1_785_000_000.0
@@ -143,7 +143,7 @@ def test_the_csv_of_billing() -> None:
 
 
 def test_sums_and_months() -> None:
-    total = summed(ROWS)[""]
+    total = sum_rows(ROWS)[""]
     assert (total.node_seconds, total.samples, total.preemptions) == (14400.0, 5, 2)
     assert month_bounds("2026-12") == ("2026-12-01", "2027-01-01")
     assert month_bounds("2024-02") == ("2024-02-01", "2024-03-01")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from malletrain.fleet.flotilla import Flotilla, create_flotilla
 from malletrain.fleet.problem import FleetProblem, Pace
 from malletrain.fleet.rates import rate_table
-from malletrain.fleet.remaining_work import min_gpus, replanned
+from malletrain.fleet.remaining_work import min_gpus, replan_counts
 from malletrain.fleet.replan import after_join, after_leave
 from malletrain.fleet.sharing import Preprocessing, Sharing
 from tests.fleet.problems import BY_HAND, problems
@@ -85,23 +85,23 @@ def test_the_last_end_by_remaining_work_is_the_earliest_of_all_divisions(problem
 def test_a_plan_by_remaining_work_changes_for_more_than_the_stall_only() -> None:
     work = {1: 1200.0, 2: 600.0}
     # b needs 40 s and c 60 s; with the third GPU c needs 30 s, and the last end is b's.
-    assert replanned(TABLE, work, {1: 1, 2: 1}, 3, stall_s=5.0) == {1: 1, 2: 2}
-    assert replanned(TABLE, work, {1: 1, 2: 1}, 3, stall_s=35.0) == {1: 1, 2: 1}
+    assert replan_counts(TABLE, work, {1: 1, 2: 1}, 3, stall_s=5.0) == {1: 1, 2: 2}
+    assert replan_counts(TABLE, work, {1: 1, 2: 1}, 3, stall_s=35.0) == {1: 1, 2: 1}
 
 
 def test_members_that_wait_find_free_gpus_and_nobody_stops_for_less_than_its_stall() -> None:
     # b has two GPUs of three. c fits on the third: it ends after 60 s, b after 20 s.
     work = {1: 1200.0, 2: 600.0}
-    assert replanned(TABLE, work, {1: 2}, 3, stall_s=5.0) == {1: 1, 2: 2}
-    assert replanned(TABLE, work, {1: 2}, 3, stall_s=25.0) == {1: 2, 2: 1}
+    assert replan_counts(TABLE, work, {1: 2}, 3, stall_s=5.0) == {1: 1, 2: 2}
+    assert replan_counts(TABLE, work, {1: 2}, 3, stall_s=25.0) == {1: 2, 2: 1}
     # With two GPUs c finds none unless b gives one back.
-    assert replanned(TABLE, work, {1: 2}, 2, stall_s=25.0) == {1: 1, 2: 1}
+    assert replan_counts(TABLE, work, {1: 2}, 2, stall_s=25.0) == {1: 1, 2: 1}
 
 
 def test_more_members_than_gpus_are_a_list_by_remaining_time() -> None:
     work = {0: 600.0, 1: 1200.0, 2: 600.0}
-    assert replanned(TABLE, work, {}, 2, stall_s=0.0) == {2: 1, 1: 1}
-    assert replanned(TABLE, work, {0: 1}, 2, stall_s=0.0) == {0: 1, 2: 1}
+    assert replan_counts(TABLE, work, {}, 2, stall_s=0.0) == {2: 1, 1: 1}
+    assert replan_counts(TABLE, work, {0: 1}, 2, stall_s=0.0) == {0: 1, 2: 1}
 
 
 @given(problem=problems(), data=st.data())
@@ -115,4 +115,4 @@ def test_a_search_that_is_left_out_would_have_changed_nothing(problem: FleetProb
     before = max(work[member] / table.rate(member, held[member]) for member in members)
     ends = {member: work[member] / table.rate(member, count) for member, count in wanted.items()}
     after = max(end + (stall_s if wanted[member] != held[member] else 0.0) for member, end in ends.items())
-    assert replanned(table, work, held, problem.gpus, stall_s) == (wanted if after < before else held)
+    assert replan_counts(table, work, held, problem.gpus, stall_s) == (wanted if after < before else held)

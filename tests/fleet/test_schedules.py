@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from malletrain.fleet.baselines import list_schedule, longest_first, rounds, sequential
-from malletrain.fleet.choose import SIMULATED, choose, simulated
+from malletrain.fleet.choose import SIMULATED, choose, simulate_planner
 from malletrain.fleet.lifecycle import FleetRun, fleet_global
 from malletrain.fleet.local import fleet_local
 from malletrain.fleet.lower_bound import above_bound, lower_bound
@@ -131,7 +131,7 @@ QUICK = Replanning(stall_s=0.1)
 def test_the_shortest_planner_is_chosen_and_said_why() -> None:
     found = choose(BY_HAND, QUICK)
     assert found.planner is FleetPlanner.MAKESPAN
-    took = {planner: simulated(BY_HAND, planner, QUICK) for planner in SIMULATED}
+    took = {planner: simulate_planner(BY_HAND, planner, QUICK) for planner in SIMULATED}
     # There are two flotillas: all members stand still once, for which the published algorithm has no term.
     assert [len(run.flotillas) for run in took.values()] == [2, 0, 0]
     assert found.seconds[FleetPlanner.FLEET] == took[FleetPlanner.FLEET].seconds + QUICK.stall_s

@@ -53,7 +53,7 @@ if "malletrain.supervisor" in sys.orig_argv:
 
     def lie(**more):
         state = State()
-        state.CopyFrom(newest["board"].newest())
+        state.CopyFrom(newest["published"].newest())
         for name, value in more.items():
             if isinstance(value, list):
                 getattr(state, name)[:] = value
@@ -62,7 +62,7 @@ if "malletrain.supervisor" in sys.orig_argv:
         return state
 
     def remember(self, *_):
-        newest["board"] = self._board
+        newest["published"] = self._published
 
     def never(self, request, context):
         time.sleep(600)
@@ -83,7 +83,7 @@ if "malletrain.supervisor" in sys.orig_argv:
 
     def watch(self, request, context):
         remember(self)
-        for number, state in enumerate(self._board.changes(context.is_active)):
+        for number, state in enumerate(self._published.changes(context.is_active)):
             yield pb.WatchStateResponse(state=state)
             if len(state.confirmed_hosts) == 1:
                 break

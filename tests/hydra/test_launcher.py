@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 hydra = pytest.importorskip("hydra", reason="needs malletrain[hydra]")
 
 from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: E402
-from hydra_plugins.malletrain_launcher import kept_overrides, program, quoted  # noqa: E402
+from hydra_plugins.malletrain_launcher import kept_overrides, program, quote_value  # noqa: E402
 
 APP = """\
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_overrides_about_the_multirun_are_not_those_of_its_jobs() -> None:
 
 @pytest.mark.parametrize("text", ["/a/lr=0.1,depth=2", "/a b/c's", "/back\\slash", "/a\\'b", "/end\\", "/{x}[y]"])
 def test_folders_are_quoted_as_hydra_reads_them(text: str) -> None:
-    (found,) = OverridesParser.create().parse_overrides([f"hydra.run.dir={quoted(text)}"])
+    (found,) = OverridesParser.create().parse_overrides([f"hydra.run.dir={quote_value(text)}"])
     assert found.value() == text
 
 

@@ -22,7 +22,7 @@ from malletrain.job_manager.machine.stimuli import (
     SupervisorSeen,
     Ticked,
 )
-from malletrain.job_manager.machine.usage import UsageAmounts, UsageRow, settled
+from malletrain.job_manager.machine.usage import UsageAmounts, UsageRow, settle_usage
 from malletrain.job_manager.machine.validation import check_result
 from malletrain.job_manager.telemetry.node_use import NodeUse, UseCounter, moved_nodes
 from tests.support.builders import job_spec
@@ -76,7 +76,7 @@ class MachineHarness:
             if row.open is None:
                 total += row.amounts
                 continue
-            days, usage = settled(row.open, self.now, job.samples, job.preemptions)
+            days, usage = settle_usage(row.open, self.now, job.samples, job.preemptions)
             total = sum((amounts for _, amounts in days), total + usage.counting(job.samples, job.preemptions))
         return total
 

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.job_manager.machine.admission import Places, first_in_line, next_in_line
-from malletrain.job_manager.machine.fair_share import OwnerUse, changed_uses, exponents, next_weight, settled, weighed
+from malletrain.job_manager.machine.fair_share import (
+    OwnerUse,
+    changed_uses,
+    exponents,
+    next_weight,
+    settle_ledger,
+    weigh_owners,
+)
 from malletrain.job_manager.machine.sharing import owner_shares
 from malletrain.job_manager.machine.state import ManagerPolicy, ManagerState
 from malletrain.job_manager.machine.stimuli import Cancelled, NodesChanged, Progressed, Ticked
@@ -56,19 +63,19 @@ def test_how_often_it_is_settled_makes_no_difference(nodes: list[int], seconds: 
     often: dict[str, OwnerUse] = {}
     for index, count in enumerate(nodes):
         now = index * seconds
-        rarely = settled(rarely, {"ada": count}, now, half_life)
+        rarely = settle_ledger(rarely, {"ada": count}, now, half_life)
         for step in range(3):
-            often = settled(often, {"ada": count, "bob": step}, now + step * seconds / 3, half_life)
+            often = settle_ledger(often, {"ada": count, "bob": step}, now + step * seconds / 3, half_life)
     now = len(nodes) * seconds
     assert often["ada"].at(now, half_life) == pytest.approx(rarely["ada"].at(now, half_life), rel=1e-9)
 
 
 def test_an_owner_without_jobs_is_forgotten_once_its_use_is_nothing() -> None:
-    ledger = settled({}, {"ada": 2}, 0.0, DAY)
-    ledger = settled(ledger, {}, 100.0, DAY)
+    ledger = settle_ledger({}, {"ada": 2}, 0.0, DAY)
+    ledger = settle_ledger(ledger, {}, 100.0, DAY)
     assert ledger["ada"].at(100.0, DAY) == pytest.approx(200.0, rel=1e-3)
-    assert "ada" in settled(ledger, {}, 5 * DAY, DAY)
-    after = settled(ledger, {}, 9 * DAY, DAY)
+    assert "ada" in settle_ledger(ledger, {}, 5 * DAY, DAY)
+    after = settle_ledger(ledger, {}, 9 * DAY, DAY)
     assert after == {}
     assert changed_uses(ledger, after) == ({}, {"ada"})
 
@@ -103,7 +110,7 @@ def test_a_weight_moves_by_whole_steps_and_stays_within_one(present: int, expone
 
 def test_the_weight_of_an_owner_who_is_alone_is_one_whatever_it_was() -> None:
     ledger = {"ada": OwnerUse(1000.0, 1, 0.0, 0.5), "bob": OwnerUse(10.0, 0, 0.0, 2.0)}
-    after = weighed(ledger, frozenset({"ada"}), 1.0, DAY)
+    after = weigh_owners(ledger, frozenset({"ada"}), 1.0, DAY)
     assert [after["ada"].weight, after["bob"].weight] == [1.0, 1.0]
 
 

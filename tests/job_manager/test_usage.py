@@ -24,7 +24,7 @@ from malletrain.job_manager.machine.usage import (
     first_day,
     month_name,
     month_of,
-    settled,
+    settle_usage,
 )
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.job_manager.storage.usage_query import StoredUsage, UsageKey, UsageQuery, UsageSum
@@ -51,7 +51,7 @@ def test_dividing_into_days_and_months_loses_nothing(start: float, steps: list[t
     now, usage, days = start, OpenUsage(day_of(start), start), list[tuple[int, UsageAmounts]]()
     for seconds, held in steps:
         now += seconds
-        ended, usage = settled(usage, now, 0, 0)
+        ended, usage = settle_usage(usage, now, 0, 0)
         days += ended
         usage = replace(usage, holding=held)
     days.append((usage.day, usage.amounts))
@@ -67,9 +67,9 @@ def test_dividing_into_days_and_months_loses_nothing(start: float, steps: list[t
 @given(start=STARTS, seconds=st.floats(0, 5 * DAY_SECONDS), cut=st.floats(0, 1), held=HOLDINGS)
 def test_asking_in_between_changes_nothing(start: float, seconds: float, cut: float, held: Holding) -> None:
     usage = OpenUsage(day_of(start), start, holding=held)
-    at_once, end = settled(usage, start + seconds, 7, 1)
-    first, between = settled(usage, start + seconds * cut, 7, 1)
-    then, also_end = settled(between, start + seconds, 7, 1)
+    at_once, end = settle_usage(usage, start + seconds, 7, 1)
+    first, between = settle_usage(usage, start + seconds * cut, 7, 1)
+    then, also_end = settle_usage(between, start + seconds, 7, 1)
     for days, (day, last) in (([*at_once], (end.day, end)), ([*first, *then], (also_end.day, also_end))):
         days.append((day, last.counting(7, 1)))
     one = dict([*at_once, (end.day, end.counting(7, 1))])
@@ -82,10 +82,10 @@ def test_asking_in_between_changes_nothing(start: float, seconds: float, cut: fl
 
 def test_a_clock_that_is_wrong_by_years_makes_no_million_days() -> None:
     usage = OpenUsage(0, 0.0, holding=Holding(2.0))
-    days, usage = settled(usage, at("2026-07-10"), 5, 0)
+    days, usage = settle_usage(usage, at("2026-07-10"), 5, 0)
     assert len(days) < 500
     assert sum(amounts.node_seconds for _, amounts in days) + usage.amounts.node_seconds == 2.0 * at("2026-07-10")
-    back, usage = settled(usage, at("2020-01-01"), 5, 0)
+    back, usage = settle_usage(usage, at("2020-01-01"), 5, 0)
     assert (back, usage.amounts.node_seconds, usage.since) == ([], 0.0, at("2020-01-01"))
 
 

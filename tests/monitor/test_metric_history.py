@@ -17,8 +17,8 @@ from malletrain.monitor.training_metrics.history import (
     LoggedValue,
     SamplesByTime,
     at_most,
-    begun,
-    thinned,
+    begin_history,
+    thin_history,
     with_steps,
 )
 
@@ -31,13 +31,13 @@ def history_of(values: Sequence[float]) -> tuple[list[HistoryPoint], HistoryEnd]
     """As Monitor's store keeps it."""
     first, *others = logged(values)
     closed: list[HistoryPoint] = []
-    end = begun(first)
+    end = begin_history(first)
     for value in others:
         end, point = end.after(value)
         closed += [] if point is None else [point]
         assert len(closed) == end.closed < MAX_POINTS
         if end.is_full:
-            closed, end = thinned(closed, end)
+            closed, end = thin_history(closed, end)
     return closed, end
 
 
@@ -77,7 +77,7 @@ def test_fewer_points_are_the_same_history(count: int, limit: int) -> None:
 def test_a_history_can_be_thinned_at_any_time(count: int) -> None:
     values = [float(index) for index in range(count)]
     closed, end = history_of(values)
-    again, after = thinned(closed, end)
+    again, after = thin_history(closed, end)
     check([*again, after.last], values)
     assert after.closed == len(again)
 

@@ -11,7 +11,7 @@ from malletrain.scavenger.machine.placeholders import (
     LostPlaceholders,
     PlaceholderPhase,
     find_lost,
-    unlisted,
+    find_unlisted,
 )
 
 AGENTS = {"a": "1", "b": "2"}
@@ -21,13 +21,13 @@ NOW = 1000.0
 
 
 def test_agents_of_listed_placeholders_stay() -> None:
-    assert unlisted(AGENTS, RUNS) == []
+    assert find_unlisted(AGENTS, RUNS) == []
     assert find_lost(AGENTS, RUNS, {}, {}) == LostPlaceholders()
 
 
 def test_an_agent_leaves_for_the_end_of_its_placeholder_that_the_scheduler_tells() -> None:
     listed = {"2": RUNS["2"]}
-    assert unlisted(AGENTS, listed) == ["1"]
+    assert find_unlisted(AGENTS, listed) == ["1"]
     assert find_lost(AGENTS, listed, {"1": GONE}, {}).reasons == {"a": GONE.reason}
     assert not find_lost(AGENTS, listed, {}, {}).reasons, "it has not ended: it is suspended, for example"
 

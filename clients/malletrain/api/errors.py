@@ -31,7 +31,7 @@ __all__ = [
     "UnavailableError",
     "as_exception",
     "in_python",
-    "translated",
+    "translate_errors",
 ]
 
 _NAMES = {
@@ -81,7 +81,7 @@ def in_python(error: InvalidInputError) -> InvalidInputError:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Raise errors of calls in the block as this interface has them."""
     try:
         yield

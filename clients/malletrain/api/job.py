@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, overload
 
-from malletrain.api.errors import translated
+from malletrain.api.errors import translate_errors
 from malletrain.caller.log_lines import followed_log, log_lines, matching, since_ms_of
 from malletrain.caller.metric_histories import metric_histories
 from malletrain.caller.stubs import DEADLINE_SECONDS
@@ -159,7 +159,7 @@ class Job:
         return {history.name: history for history in self._histories(())}
 
     def _histories(self, names: Sequence[str]) -> list[LoggedHistory]:
-        with translated():
+        with translate_errors():
             return [history_of(history) for history in metric_histories(self._connection.stubs, self.id, names)]
 
     def refresh(self) -> Job:
@@ -252,7 +252,7 @@ class Job:
 
     def _log_lines(self, follow: bool, tail: int, since_ms: int, grep: str, timestamps: bool) -> Iterator[str]:
         stubs = self._connection.stubs
-        with translated():
+        with translate_errors():
             if follow:
                 lines = followed_log(stubs, self.id, tail, lambda text: print(text, file=sys.stderr), since_ms)
             else:
@@ -293,7 +293,7 @@ class Job:
         """Ask whether it has ended already; returns whether that is known. JobManager may be away."""
         request = job_manager_pb2.GetJobRequest(job_id=self.id)
         try:
-            with translated():
+            with translate_errors():
                 message = self._message
                 if not self._ended:
                     message = self._connection.stubs.job_manager.GetJob(request, timeout=DEADLINE_SECONDS).job

@@ -37,7 +37,7 @@ from malletrain.client import should_commit, should_stop
 from malletrain.client.devices import AppliedSteps, group_backend, present_device
 from malletrain.client.extra_state import ExtraState
 from malletrain.client.gradient_noise import NoiseMeter
-from malletrain.client.handover import Handover, gathered, leave_whole, take_whole, tell_disk
+from malletrain.client.handover import Handover, gather_values, leave_whole, take_whole, tell_disk
 from malletrain.client.job_context import read_collective_seconds
 from malletrain.client.lr_scaling import RateRamp
 from malletrain.client.node_memory import NodeMemory, open_node_memory
@@ -217,7 +217,7 @@ class DistributedTraining(Training):
         return tensor_bytes([self._plain_model.state_dict(), self.optimizer.state_dict()])
 
     def _hand_over(self) -> bool:
-        states = gathered(random_states())
+        states = gather_values(random_states())
         large = self.rank == 0 and self._is_large()
         stages_out = self.rank == 0 and self._is_better_staged_out()
         handover = leave_whole(

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from malletrain.client.node_memory import Left, NodeMemory
 from malletrain.client.object_transfer import TensorKey, TensorPickler, TensorUnpickler
-from malletrain.client.shard_parts import aligned, view_of
+from malletrain.client.shard_parts import align, view_of
 from malletrain.client.warn_once import describe
 from malletrain.common.handover_memory import LeaveNotice
 
@@ -48,7 +48,7 @@ def agreed_notice(memory: NodeMemory | None) -> LeaveNotice:
     return notice
 
 
-def gathered(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
+def gather_values(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """The values of all workers, or of those of a group, by rank, at each of them."""
     values: list[Any] = [value] * dist.get_world_size(group)
     if len(values) > 1:
@@ -93,7 +93,7 @@ def leave_whole(
         stages_out: At rank 0, whether the checkpoint had better be staged out than saved; ignored at the others.
     """
     notice = agreed_notice(memory)
-    offers = gathered((None if memory is None else memory.node, in_memory, stages_out))
+    offers = gather_values((None if memory is None else memory.node, in_memory, stages_out))
     nodes = [offer[0] for offer in offers]
     # One worker of a node is enough.
     holders = sorted(nodes.index(node) for node in notice.staying.intersection(nodes)) if offers[0][1] else []
@@ -110,7 +110,7 @@ def leave_whole(
     written = _write_whole(memory, samples, content(states))
     # It may have taken long: another node may have been asked for since.
     counts = written and memory.node in memory.notice().staying
-    if any(gathered(counts, group) if group is not None else [counts]):
+    if any(gather_values(counts, group) if group is not None else [counts]):
         return Handover.DONE
     memory.clear()
     return Handover.SAVE_ALONE if dist.get_rank() == holders[0] else Handover.DONE
@@ -154,7 +154,7 @@ def places(sizes: Sequence[int]) -> tuple[list[int], int]:
     firsts, end = [], 0
     for size in sizes:
         firsts.append(end)
-        end += aligned(size)
+        end += align(size)
     return firsts, end
 
 
@@ -172,7 +172,7 @@ def newest_left(memory: NodeMemory | None, on_disk: int) -> tuple[Left | None, l
     """
     left = None if memory is None else memory.read()
     own = NOTHING if left is None or "whole" not in left.description else StateMoment(left.samples, left.generation)
-    table = gathered((own, on_disk))
+    table = gather_values((own, on_disk))
     moments = [moment for moment, _ in table]
     return left, moments if max(moments).samples >= max(0, table[0][1]) else []
 

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from malletrain.client.available_memory import available_memory, fits_in_memory
 from malletrain.client.part_files import part_path, parts_folder
 from malletrain.client.replicas import ReplicaPlace
-from malletrain.client.shard_parts import Part, Shards, complete_parts, packed, part_of, unpacked, write_part
+from malletrain.client.shard_parts import Part, Shards, complete_parts, pack_header, part_of, unpack_header, write_part
 from malletrain.client.snapshots import tensor_bytes
 from malletrain.client.warn_once import describe, in_words
 
@@ -266,7 +266,7 @@ def _form_ring(needed: int, available: int | None) -> tuple[_Ring, str]:
 
 def _swap(ring: _Ring, own: Part) -> Part:
     """Send a part to the next worker of the ring and receive one from the worker before."""
-    header = packed(own.header)
+    header = pack_header(own.header)
     own_sizes = torch.tensor([header.numel(), own.data.numel()])
     sizes = torch.empty(2, dtype=torch.int64)
     _send_and_receive(ring, own_sizes, sizes)
@@ -275,7 +275,7 @@ def _swap(ring: _Ring, own: Part) -> Part:
     data = torch.empty(int(sizes[1]), dtype=torch.uint8)
     for first in range(0, max(data.numel(), own.data.numel()), _CHUNK):
         _send_and_receive(ring, own.data[first : first + _CHUNK], data[first : first + _CHUNK])
-    return Part(unpacked(other_header), data)
+    return Part(unpack_header(other_header), data)
 
 
 def _send_and_receive(ring: _Ring, sent: torch.Tensor, received: torch.Tensor) -> None:

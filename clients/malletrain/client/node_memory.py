@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import torch
 
 from malletrain.client.available_memory import available_memory, fits_in_memory
-from malletrain.client.shard_parts import packed, unpacked
+from malletrain.client.shard_parts import pack_header, unpack_header
 from malletrain.client.warn_once import in_words
 from malletrain.common import environment as env
 from malletrain.common.handover_memory import MEMORY_NAME, LeaveNotice, read_leave_notice
@@ -110,7 +110,7 @@ class NodeMemory:
         Raises:
             OSError: there is no memory for it.
         """
-        text = packed(description).numpy().tobytes()
+        text = pack_header(description).numpy().tobytes()
         end = _END.pack(_MAGIC, self.generation, samples, size, len(text))
         for first, content in ((size, text), (size + len(text), end)):
             if os.pwrite(self._descriptor, content, first) != len(content):
@@ -125,7 +125,7 @@ class NodeMemory:
         if magic != _MAGIC or size < 0 or length < 0 or size + length + _END.size != total:
             return None
         text = torch.frombuffer(bytearray(os.pread(self._descriptor, length, size)), dtype=torch.uint8)
-        return Left(generation, samples, unpacked(text), self._view(size))
+        return Left(generation, samples, unpack_header(text), self._view(size))
 
     def terms_for(self, checkpoint_folder: Path | None) -> StageOutTerms | None:
         """What the agent copies of the checkpoints of a folder: it knows the job's own only."""

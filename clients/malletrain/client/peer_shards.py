@@ -16,18 +16,18 @@ from torch.distributed.checkpoint import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 
 from malletrain.client.available_memory import available_memory, fits_in_memory
-from malletrain.client.handover import StateMoment, agreed_notice, are_kept, gathered, places, tell_disk
+from malletrain.client.handover import StateMoment, agreed_notice, are_kept, gather_values, places, tell_disk
 from malletrain.client.node_memory import NodeMemory
 from malletrain.client.shard_parts import (
     HeadersReader,
     Part,
     PreparedPart,
     Shards,
-    done,
+    completed_future,
     load_from,
-    narrowed,
-    packed,
-    unpacked,
+    narrow_to_item,
+    pack_header,
+    unpack_header,
 )
 
 _CHUNK = 64 << 20
@@ -60,7 +60,7 @@ class Way(NamedTuple):
     """From which rank to which a part goes; where both are the same it stays."""
 
     owner: int
-    keeper: int
+    holder: int
 
 
 def ways_of(offers: Sequence[Offer], staying: Set[str]) -> dict[int, Way] | None:
@@ -73,13 +73,13 @@ def ways_of(offers: Sequence[Offer], staying: Set[str]) -> dict[int, Way] | None
     Returns:
         By part; None if not all of them can be kept.
     """
-    keepers = [rank for rank, offer in enumerate(offers) if offer.node and offer.node in staying]
+    holders = [rank for rank, offer in enumerate(offers) if offer.node and offer.node in staying]
     owners: dict[int, list[int]] = {}
     for rank, offer in enumerate(offers):
         owners.setdefault(offer.shard, []).append(rank)
-    if not keepers or len(owners) < offers[0].shards:
+    if not holders or len(owners) < offers[0].shards:
         return None
-    used = dict.fromkeys((offers[rank].node for rank in keepers), 0)
+    used = dict.fromkeys((offers[rank].node for rank in holders), 0)
 
     def rank_by_room(rank: int, size: int) -> tuple[bool, int, int]:
         room, taken = offers[rank].room, used[offers[rank].node]
@@ -87,15 +87,15 @@ def ways_of(offers: Sequence[Offer], staying: Set[str]) -> dict[int, Way] | None
 
     ways: dict[int, Way] = {}
     # Those that need not travel first: they take the room that others could.
-    for shard in sorted(owners, key=lambda shard: (not set(owners[shard]) & set(keepers), shard)):
-        at_home = [rank for rank in owners[shard] if rank in keepers]
+    for shard in sorted(owners, key=lambda shard: (not set(owners[shard]) & set(holders), shard)):
+        at_home = [rank for rank in owners[shard] if rank in holders]
         size = offers[owners[shard][0]].size
-        candidates = [rank for rank in at_home if rank_by_room(rank, size)[0]] or keepers
-        keeper = max(candidates, key=lambda rank: rank_by_room(rank, size))
-        if not rank_by_room(keeper, size)[0]:
+        candidates = [rank for rank in at_home if rank_by_room(rank, size)[0]] or holders
+        holder = max(candidates, key=lambda rank: rank_by_room(rank, size))
+        if not rank_by_room(holder, size)[0]:
             return None
-        used[offers[keeper].node] += size
-        ways[shard] = Way(keeper if keeper in at_home else owners[shard][0], keeper)
+        used[offers[holder].node] += size
+        ways[shard] = Way(holder if holder in at_home else owners[shard][0], holder)
     return ways
 
 
@@ -111,7 +111,7 @@ def leave_parts(memory: NodeMemory | None, own: PreparedPart) -> bool:
         Whether all parts lie on nodes that the job keeps. The same at all workers.
     """
     staying, rank = agreed_notice(memory).staying, dist.get_rank()
-    header = packed(own.header)
+    header = pack_header(own.header)
     room = None if memory is None else available_memory()
     offer = Offer(
         "" if memory is None else memory.node,
@@ -122,11 +122,11 @@ def leave_parts(memory: NodeMemory | None, own: PreparedPart) -> bool:
         room,
         own.header["random_state"],
     )
-    offers: list[Offer] = gathered(offer)
+    offers: list[Offer] = gather_values(offer)
     ways = ways_of(offers, staying)
     if ways is None:
         return False
-    kept = [shard for shard, way in sorted(ways.items()) if way.keeper == rank]
+    kept = [shard for shard, way in sorted(ways.items()) if way.holder == rank]
     firsts, size = places([offers[ways[shard].owner].size for shard in kept])
     data = None
     if kept and memory is not None:
@@ -135,7 +135,7 @@ def leave_parts(memory: NodeMemory | None, own: PreparedPart) -> bool:
         except OSError as error:
             tell_disk(error)
     # Nobody sends to one that has no memory.
-    if not all(gathered(data is not None or not kept)):
+    if not all(gather_values(data is not None or not kept)):
         return are_kept(memory, ())
     headers = _exchange(ways, offers, own, header, data, dict(zip(kept, firsts, strict=True)))
     wrote = not kept
@@ -147,8 +147,8 @@ def leave_parts(memory: NodeMemory | None, own: PreparedPart) -> bool:
             wrote = True
         except OSError as error:
             tell_disk(error)
-    nodes = {offers[way.keeper].node for way in ways.values()}
-    return are_kept(memory, nodes if all(gathered(wrote)) else ())
+    nodes = {offers[way.holder].node for way in ways.values()}
+    return are_kept(memory, nodes if all(gather_values(wrote)) else ())
 
 
 def _exchange(
@@ -160,13 +160,13 @@ def _exchange(
     firsts: Mapping[int, int],
 ) -> list[dict[str, Any]]:
     """Copy and send parts to where they are kept; returns the headers of those that are kept here."""
-    travels = any(way.owner != way.keeper for way in ways.values())
+    travels = any(way.owner != way.holder for way in ways.values())
     group = dist.new_group(backend="gloo") if travels else None
     rank, headers = dist.get_rank(), []
     # All in the same order: of two workers that wait for each other, one would have to be ahead of the other.
     for shard, way in sorted(ways.items()):
         offer = offers[way.owner]
-        if way.keeper == rank and data is not None:
+        if way.holder == rank and data is not None:
             target = data[firsts[shard] : firsts[shard] + offer.size]
             if way.owner == rank:
                 own.copy_to(target)
@@ -176,11 +176,11 @@ def _exchange(
             dist.recv(header, src=way.owner, group=group)
             for piece in _chunks(target):
                 dist.recv(piece, src=way.owner, group=group)
-            headers.append(unpacked(header))
+            headers.append(unpack_header(header))
         elif way.owner == rank:
-            dist.send(own_header, dst=way.keeper, group=group)
+            dist.send(own_header, dst=way.holder, group=group)
             for piece in _chunks(own.copy_to(torch.empty(own.size, dtype=torch.uint8)).data):
-                dist.send(piece, dst=way.keeper, group=group)
+                dist.send(piece, dst=way.holder, group=group)
     return headers
 
 
@@ -244,7 +244,7 @@ def find_peer_shards(memory: NodeMemory | None, on_disk: int) -> PeerShards | No
             parts[int(header["rank"])] = Part(header, left.data[first:end])
         shards = int(left.description["parts"][0]["workers"])
         own = _LeftParts(StateMoment(left.samples, left.generation), shards, tuple(parts))
-    table = gathered((own, on_disk))
+    table = gather_values((own, on_disk))
     owners = owners_of([entry for entry, _ in table], table[0][1])
     if not owners:
         if memory is not None:
@@ -255,7 +255,7 @@ def find_peer_shards(memory: NodeMemory | None, on_disk: int) -> PeerShards | No
     rank = dist.get_rank()
     mine = {shard: parts[shard].header for shard, owner in owners.items() if owner == rank}
     headers: dict[int, Any] = {}
-    for some in gathered(mine):
+    for some in gather_values(mine):
         headers.update(some)
     return PeerShards(memory, parts, owners, [headers[shard] for shard in range(len(owners))])
 
@@ -319,16 +319,16 @@ class _PeerReader(HeadersReader):
                 continue
             shard, entry = self.places[item.storage_index]
             if shard in self._own:
-                self.fill(planner, item, narrowed(self._own[shard].tensor(entry), item))
+                self.fill(planner, item, narrow_to_item(self._own[shard].tensor(entry), item))
             else:
                 wanted[self._owners[shard]].append(_Asked(shard, entry, item))
-        asked = gathered(wanted)
+        asked = gather_values(wanted)
         if any(requests for row in asked for requests in row):
             group = dist.new_group(backend="gloo")
             for step in range(1, workers):
                 to, source = (rank + step) % workers, (rank - step) % workers
                 self._swap(planner, asked[to][rank], to, wanted[source], source, group)
-        return done()
+        return completed_future()
 
     def _swap(
         self,
@@ -344,7 +344,7 @@ class _PeerReader(HeadersReader):
             works = []
             if number < len(sent):
                 asked = sent[number]
-                piece = narrowed(self._own[asked.shard].tensor(asked.entry), asked.item).contiguous()
+                piece = narrow_to_item(self._own[asked.shard].tensor(asked.entry), asked.item).contiguous()
                 works.append(dist.isend(_bytes_of(piece), dst=to, group=group))
             if number < len(received):
                 item = received[number].item

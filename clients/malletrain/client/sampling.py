@@ -93,7 +93,7 @@ def _split_evenly(total: int, parts: int) -> tuple[int, ...]:
 Permute = Callable[[int, int], Sequence[int]]
 
 
-def shuffled(size: int, seed: int) -> Sequence[int]:
+def shuffle_samples(size: int, seed: int) -> Sequence[int]:
     """A permutation of range(size) that depends on the seed only."""
     order = list(range(size))
     random.Random(seed).shuffle(order)
@@ -111,7 +111,7 @@ class EpochOrder:
         seed: The seed of the order.
     """
 
-    def __init__(self, size: int, seed: int = 0, permute: Permute = shuffled) -> None:
+    def __init__(self, size: int, seed: int = 0, permute: Permute = shuffle_samples) -> None:
         """Order a dataset.
 
         Args:

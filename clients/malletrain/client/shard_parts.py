@@ -41,7 +41,7 @@ _ALIGNED = 16
 """Tensors begin at multiples of so many bytes, so that a view of any type is possible."""
 
 
-def aligned(size: int) -> int:
+def align(size: int) -> int:
     """So many bytes, and what is left free after them."""
     return -(-size // _ALIGNED) * _ALIGNED
 
@@ -130,7 +130,7 @@ def prepared_part(
         if isinstance(data, torch.Tensor):
             tensors.append(data)
             entries.append(_entry(item, data, end))
-            end += aligned(data.numel() * data.element_size())
+            end += align(data.numel() * data.element_size())
         else:
             values[item.index.fqn] = torch.frombuffer(bytearray(data.getbuffer()), dtype=torch.uint8)
     header = {
@@ -159,15 +159,15 @@ def _entry(item: WriteItem, tensor: torch.Tensor, first: int) -> tuple[Any, ...]
     return (item.index.fqn, tuple(offsets), tuple(item.tensor_data.size), tuple(tensor.shape), tensor.dtype, first)
 
 
-def packed(header: Mapping[str, Any]) -> torch.Tensor:
+def pack_header(header: Mapping[str, Any]) -> torch.Tensor:
     """A header as bytes, to be sent."""
     stream = io.BytesIO()
     torch.save(header, stream)
     return torch.frombuffer(bytearray(stream.getbuffer()), dtype=torch.uint8)
 
 
-def unpacked(packet: torch.Tensor) -> dict[str, Any]:
-    """The header that `packed` made bytes of."""
+def unpack_header(packet: torch.Tensor) -> dict[str, Any]:
+    """The header that `pack_header` made bytes of."""
     header: dict[str, Any] = torch.load(io.BytesIO(packet.numpy().tobytes()), weights_only=True)
     return header
 
@@ -309,14 +309,14 @@ def load_from(reader: StorageReader, shards: Shards, what: str, planner: LoadPla
         raise RuntimeError(f"{what}, rank {rank}: {describe(cause)}") from error
 
 
-def narrowed(tensor: torch.Tensor, item: ReadItem) -> torch.Tensor:
+def narrow_to_item(tensor: torch.Tensor, item: ReadItem) -> torch.Tensor:
     """The part of a saved piece that an item means, as a view."""
     for dimension, (first, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
         tensor = tensor.narrow(dimension, first, length)
     return tensor
 
 
-def done() -> torch.futures.Future[None]:
+def completed_future() -> torch.futures.Future[None]:
     """What a reader returns that has read all."""
     future: torch.futures.Future[None] = torch.futures.Future()
     future.set_result(None)
@@ -344,5 +344,5 @@ class PartsReader(HeadersReader):
                 self.load_value(planner, item)
             else:
                 rank, entry = self.places[item.storage_index]
-                self.fill(planner, item, narrowed(self._parts[rank].tensor(entry), item))
-        return done()
+                self.fill(planner, item, narrow_to_item(self._parts[rank].tensor(entry), item))
+        return completed_future()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from malletrain.client.handover import agreed_notice, gathered, tell_disk
+from malletrain.client.handover import agreed_notice, gather_values, tell_disk
 from malletrain.client.node_memory import NodeMemory
 from malletrain.client.shard_parts import PreparedPart, write_content
 from malletrain.common.stage_out import StagedCheckpoint, StageOutTerms
@@ -76,7 +76,7 @@ def stage_parts(
     released = agreed_notice(memory).released
     node, most = ("", 0) if memory is None or terms is None else (memory.node, terms.max_bytes)
     shard, shards = own.header["rank"], own.header["workers"]
-    answers = gathered((wanted, StageOutOffer(node, shard, own.size, most)))
+    answers = gather_values((wanted, StageOutOffer(node, shard, own.size, most)))
     stagers = stagers_of([offer for _, offer in answers], shards, released) if answers[0][0] else None
     if stagers is None:
         return False
@@ -84,7 +84,7 @@ def stage_parts(
     left = True
     if memory is not None and stagers[shard] == dist.get_rank():
         left = _leave(memory, own, staged)
-    if all(gathered(left)):
+    if all(gather_values(left)):
         return True
     if memory is not None and stagers[shard] == dist.get_rank():
         memory.unstage(staged)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.shared.stubs import ServiceCallError
-from malletrain.cli.shared.terminal import guard_verbs, guarded, visible
+from malletrain.cli.shared.terminal import guard_function, guard_verbs, visible
 from malletrain.cli.shared.verbs import Verb, VerbGroup
 from malletrain.common.version import VERSION
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
@@ -122,7 +122,7 @@ def application(verb: str | None = None, *, only_names: bool = False) -> typer.T
     for name, module in _VERBS.items():
         if verb in (None, name):
             function = getattr(import_module(module), name)
-            app.command(name, cls=Verb)(guarded(_configured(function) if name in _CALLING else function))
+            app.command(name, cls=Verb)(guard_function(_configured(function) if name in _CALLING else function))
     for name, module in _GROUPS.items():
         if verb in (None, name):
             app.add_typer(guard_verbs(getattr(import_module(module), f"{name}_app")), name=name)

@@ -54,7 +54,7 @@ def choose(
     return PlannerChoice(chosen, seconds, _reason(chosen, best, seconds))
 
 
-def simulated(problem: FleetProblem, planner: FleetPlanner, rules: Replanning | None = None) -> FleetRun:
+def simulate_planner(problem: FleetProblem, planner: FleetPlanner, rules: Replanning | None = None) -> FleetRun:
     """What one of the planners in `SIMULATED` is expected to do; arguments as of `choose`."""
     match planner:
         case FleetPlanner.FLEET:
@@ -68,7 +68,7 @@ def simulated(problem: FleetProblem, planner: FleetPlanner, rules: Replanning | 
 def _seconds(problem: FleetProblem, planner: FleetPlanner, rules: Replanning | None) -> float:
     if planner is FleetPlanner.FLEET:
         return fleet_global_seconds(problem, rules.stall_s if rules else 0.0)
-    return simulated(problem, planner, rules).seconds
+    return simulate_planner(problem, planner, rules).seconds
 
 
 def _reason(chosen: FleetPlanner, best: FleetPlanner, seconds: Mapping[FleetPlanner, float]) -> str:

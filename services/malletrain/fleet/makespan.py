@@ -9,7 +9,7 @@ from malletrain.fleet.lifecycle import FleetRun, train_to_next_end
 from malletrain.fleet.lower_bound import above_bound, lower_bound
 from malletrain.fleet.problem import FleetProblem
 from malletrain.fleet.rates import RateTable, rate_table
-from malletrain.fleet.remaining_work import replanned
+from malletrain.fleet.remaining_work import replan_counts
 from malletrain.fleet.sharing import of_others
 
 Guess = Callable[[int, float], float]
@@ -57,7 +57,7 @@ def makespan(
     ends, now = [0.0] * len(total), 0.0
     while remaining_samples:
         work = {m: guess(m, total[m] - rest) if guess else rest for m, rest in remaining_samples.items()}
-        wanted = replanned(table, work, counts, problem.gpus, rules.stall_s)
+        wanted = replan_counts(table, work, counts, problem.gpus, rules.stall_s)
         stalled |= {m: rules.stall_s for m, count in counts.items() if wanted[m] != count}
         counts = wanted
         until = now + every_s

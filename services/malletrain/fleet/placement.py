@@ -3,8 +3,8 @@
 Candidates are the assignment as it is, the members one after the other as in `assignment`, and best fit. The least
 score counts, then the fewest workers that have to be started anew: a member whose GPUs stay goes on.
 
-`named` goes from how many GPUs a member has on which nodes to the GPUs themselves, such that members keep what they
-have.
+`number_gpus` goes from how many GPUs a member has on which nodes to the GPUs themselves, such that members keep what
+they have.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def place(counts: Sequence[int], nodes: Mapping[str, int], held: Sequence[frozen
     """
     had = tuple(held) or (frozenset(),) * len(counts)
     shares = [_in_order(counts, nodes), _best_fit(counts, nodes, had), _best_fit(counts, nodes, ())]
-    placements = [named(relabelled(one, nodes, had), nodes, had) for one in shares]
+    placements = [number_gpus(relabel_nodes(one, nodes, had), nodes, had) for one in shares]
     there = all(number < nodes.get(node, 0) for own in had for node, number in own)
     if there and all(len(own) == count for own, count in zip(had, counts, strict=True)):
         placements.append(had)
@@ -96,7 +96,7 @@ Shares = list[dict[str, int]]
 """For each member, how many GPUs it has on which nodes."""
 
 
-def relabelled(shares: Shares, nodes: Mapping[str, int], had: Sequence[frozenset[Gpu]]) -> Shares:
+def relabel_nodes(shares: Shares, nodes: Mapping[str, int], had: Sequence[frozenset[Gpu]]) -> Shares:
     """The shares with nodes of one size exchanged, so that members stay on their nodes."""
     stays: dict[tuple[str, str], int] = {}
     for own, before in zip(shares, had, strict=True):
@@ -123,7 +123,7 @@ def relabelled(shares: Shares, nodes: Mapping[str, int], had: Sequence[frozenset
     return [{names[name]: count for name, count in own.items()} for own in shares]
 
 
-def named(shares: Shares, nodes: Mapping[str, int], had: Sequence[frozenset[Gpu]]) -> tuple[frozenset[Gpu], ...]:
+def number_gpus(shares: Shares, nodes: Mapping[str, int], had: Sequence[frozenset[Gpu]]) -> tuple[frozenset[Gpu], ...]:
     """Numbers of GPUs: members keep those that they have, and the others take what is left, from the first."""
     free = {name: dict.fromkeys(range(size)) for name, size in nodes.items()}
     own_gpus: list[list[Gpu]] = []

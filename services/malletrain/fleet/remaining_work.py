@@ -52,7 +52,7 @@ def _next_faster(row: Sequence[float], own: int, most: int) -> int:
     return 0
 
 
-def replanned(
+def replan_counts(
     table: RateTable, work: Mapping[int, float], counts: Mapping[int, int], gpus: int, stall_s: float
 ) -> dict[int, int]:
     """GPUs of members that train now, from those that they have.

@@ -53,7 +53,7 @@ class Preprocessing:
             positions: Samples that each has trained on; None: all are at one position.
         """
         if self.sharing is Sharing.ALONE:
-            return unshared(rates, self.rate)
+            return unshared_rates(rates, self.rate)
         if self.pace is Pace.OWN:
             return {member: min(rate, self.rate) for member, rate in rates.items()}
         if self.sharing is Sharing.FLOTILLA:
@@ -88,7 +88,7 @@ def of_terms(rate: float, pace: Pace, shared: bool | None, otherwise: Sharing) -
     return Preprocessing(rate, pace, sharing)
 
 
-def unshared(rates: Mapping[int, float], feed: float) -> dict[int, float]:
+def unshared_rates(rates: Mapping[int, float], feed: float) -> dict[int, float]:
     """Samples/s of members that preprocess each for itself, where all CPUs together preprocess `feed` samples/s."""
     share = min(1.0, feed / sum(rates.values()))
     return {member: rate * share for member, rate in rates.items()}

@@ -62,7 +62,7 @@ from malletrain.runtime.errors import (
     LimitExceededError,
     NotFoundError,
     PreconditionError,
-    quoted,
+    quote,
 )
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
 from malletrain.runtime.messages import job_state_of
@@ -529,7 +529,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         number = int(match.group(1)) if match else 0
         job = self._engine.state.jobs.get(identifier) or self._store.job(number)
         if job is None or job.id != identifier:
-            raise NotFoundError(f"there is no job {quoted(identifier)}")
+            raise NotFoundError(f"there is no job {quote(identifier)}")
         return job
 
     def _message(self, number: int) -> Any:

@@ -9,7 +9,7 @@ from datetime import date
 
 from malletrain.job_manager.charging import Charge, ChargeRate, charge_of
 from malletrain.job_manager.machine.jobs import job_id
-from malletrain.job_manager.machine.usage import UsageAmounts, UsageRow, month_name, month_of, settled
+from malletrain.job_manager.machine.usage import UsageAmounts, UsageRow, month_name, month_of, settle_usage
 from malletrain.job_manager.storage.usage_query import MAX_SUMS, StoredUsage, UsageKey, UsageQuery, UsageSum
 from malletrain.runtime.errors import InvalidInputError, LimitExceededError
 
@@ -108,7 +108,7 @@ def _going_on(
         assert row.open is not None
         total = samples.get(row.job_number, row.open.samples + row.amounts.samples)
         preemptions = row.open.preemptions + row.amounts.preemptions
-        days, usage = settled(row.open, now, total, preemptions)
+        days, usage = settle_usage(row.open, now, total, preemptions)
         for day, amounts in (*days, (usage.day, usage.counting(total, preemptions))):
             if query.since <= day < query.until:
                 yield UsageSum(row.owner, row.project, row.job_number, month_of(day), amounts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from google.protobuf.descriptor import Descriptor
 
 from malletrain.runtime.access.identity import Identity, PermissionDeniedError, Role, owns
-from malletrain.runtime.errors import quoted
+from malletrain.runtime.errors import quote
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
 # Fields that everybody sees, rather than those that are hidden: a new field stays hidden until it is added here.
@@ -93,7 +93,7 @@ def usage_owner(identity: Identity, owner: str) -> str:
         return owner
     if owner not in ("", identity.user):
         raise PermissionDeniedError(
-            f"{identity.user} has the role user, and sees its own usage: that of {quoted(owner)} is for viewers and "
+            f"{identity.user} has the role user, and sees its own usage: that of {quote(owner)} is for viewers and "
             "operators"
         )
     return identity.user

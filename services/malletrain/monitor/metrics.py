@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from malletrain.monitor.machine.stalls import MeasuredRescale
-from malletrain.runtime.metrics.rows import JobRow, limited
+from malletrain.runtime.metrics.rows import JobRow, limit_rows
 from malletrain.runtime.metrics.service_metrics import COUNTER, HISTOGRAM, ServiceMetrics
 
 _STALL_BUCKETS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
@@ -113,7 +113,7 @@ def _rendered(snapshot: MonitorSnapshot, most: int) -> Iterator[Metric]:
         labels=["job_id"],
     )
     ordered = sorted(snapshot.jobs, key=lambda row: (-row.values[2], row.job_id))
-    for row in limited(ordered, most):
+    for row in limit_rows(ordered, most):
         samples.add_metric([row.job_id], row.values[0])
         lost.add_metric([row.job_id], row.values[1])
         rate.add_metric([row.job_id], row.values[2])

@@ -36,7 +36,7 @@ def billing_columns(rows: Iterable[job_manager_pb2.UsageRow], currency: str) -> 
     }
 
 
-def summed(
+def sum_rows(
     rows: Iterable[job_manager_pb2.UsageRow], key: Callable[[job_manager_pb2.UsageRow], str] = lambda _: ""
 ) -> dict[str, job_manager_pb2.UsageRow]:
     """Rows added up by something of them; those with most node-seconds first."""

@@ -35,7 +35,7 @@ from malletrain.runtime.access.identity import current_caller, owns, require_own
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.migrating import open_database
-from malletrain.runtime.errors import InvalidInputError, NotFoundError, UnavailableError, quoted
+from malletrain.runtime.errors import InvalidInputError, NotFoundError, UnavailableError, quote
 from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub, newest_of_each
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
@@ -191,7 +191,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
             raise UnavailableError("no profiles yet: JobManager has not been reached since the start")
         profile = self._machine.curves.last_profile(job_id)
         if profile is None:
-            raise NotFoundError(f"job {quoted(job_id)} is not known, or ended long ago or before the Profiler started")
+            raise NotFoundError(f"job {quote(job_id)} is not known, or ended long ago or before the Profiler started")
         return wire.profile_message(profile, self._machine.runs)
 
     def _messages(self, profiles: Sequence[JobProfile]) -> list[profiler_pb2.Profile]:

@@ -53,7 +53,7 @@ class Exhibit:
         return buffer.getvalue()
 
 
-def rounded(rows: Sequence[Sequence[Cell]], digits: int = 4) -> tuple[tuple[Cell, ...], ...]:
+def round_cells(rows: Sequence[Sequence[Cell]], digits: int = 4) -> tuple[tuple[Cell, ...], ...]:
     """Rows with fractions rounded to so many significant digits."""
     return tuple(tuple(_rounded(cell, digits) for cell in row) for row in rows)
 

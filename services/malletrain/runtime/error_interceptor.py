@@ -26,7 +26,7 @@ from malletrain.runtime.errors import (
     UnavailableError,
 )
 from malletrain.runtime.logs import refusal_logger
-from malletrain.runtime.method_handlers import Continuation, Handler, surrounded
+from malletrain.runtime.method_handlers import Continuation, Handler, surround_calls
 
 _CODES: tuple[tuple[type[MalleTrainError], grpc.StatusCode], ...] = (
     (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -92,7 +92,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             except Exception as error:  # noqa: BLE001 - whatever it is, the call must end with a status
                 await _refuse(context, error, log)
 
-        return surrounded(handler, refusing, _parser(handler.request_deserializer))
+        return surround_calls(handler, refusing, _parser(handler.request_deserializer))
 
 
 class _Malformed:

@@ -6,7 +6,7 @@ _NOTHING = object()
 _MAX_QUOTE_LENGTH = 200
 
 
-def quoted(value: object) -> str:
+def quote(value: object) -> str:
     """What was got, for an error: as in Python, and cut where it is long, since errors travel in small headers."""
     if isinstance(value, str | bytes) and len(value) > _MAX_QUOTE_LENGTH:
         return f"{value[:_MAX_QUOTE_LENGTH]!r}… (of {len(value)})"
@@ -30,7 +30,7 @@ class InvalidInputError(MalleTrainError, ValueError):
         self.field = field
         self.expected = expected
         self._got = got
-        ending = "" if got is _NOTHING else f", got {quoted(got)}"
+        ending = "" if got is _NOTHING else f", got {quote(got)}"
         super().__init__(f"{field}: expected {expected}{ending}")
 
     def at(self, field: str) -> InvalidInputError:

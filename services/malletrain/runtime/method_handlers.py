@@ -30,7 +30,7 @@ async def responses_of(behaviour: Any, request: Any, context: Any) -> AsyncItera
         yield response
 
 
-def surrounded(
+def surround_calls(
     handler: Handler,
     surrounding: Surrounding,
     parse: Callable[[bytes], Any] | None = None,

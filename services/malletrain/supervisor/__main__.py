@@ -30,7 +30,7 @@ from malletrain.common.processes import this_process
 from malletrain.common.tasks import start_thread
 from malletrain.supervisor.backends import UnknownBackendError, open_event_loop
 from malletrain.supervisor.context import Context, LaunchError, check_user, read_launch
-from malletrain.supervisor.loop.service import StateBoard, SupervisorService
+from malletrain.supervisor.loop.service import PublishedState, SupervisorService
 from malletrain.supervisor.reaper import Reaper
 from malletrain.supervisor.workers.agent_links import AgentLinks
 from malletrain.supervisor.workers.local_workers import open_local_workers
@@ -54,13 +54,13 @@ def main() -> int:
         launch = read_launch(folder)
         check_user(launch)
         reaper = Reaper(launch.job_id)
-        board = StateBoard()
+        published = PublishedState()
         agents = AgentLinks(Path(launch.certificate_file) if launch.certificate_file else None)
         agents.update(launch.agents)
         record = functools.partial(_try_to_write_outcome, folder)
         groups = Cgroups(Path(launch.cgroup) if launch.cgroup else None, logging.warning)
         local = open_local_workers(launch.cold_start, launch.standby_memory_bytes, [reaper.pid], groups)
-        event_loop = open_event_loop(Context(launch, folder, board.publish, reaper.mark, agents, local, record))
+        event_loop = open_event_loop(Context(launch, folder, published.publish, reaper.mark, agents, local, record))
     except (LaunchError, UnknownBackendError, ImportError) as error:
         logging.error("%s", error)
         _write_outcome(folder, supervisor_pb2.SUPERVISOR_OUTCOME_FAILED, str(error))
@@ -75,7 +75,7 @@ def main() -> int:
         event_loop.stop(_TERMINATED_GRACE_SECONDS)
 
     start_thread(stop_once_terminated, "stop")
-    server = _serve(SupervisorService(event_loop, board, launch.slots_per_node), launch.socket)
+    server = _serve(SupervisorService(event_loop, published, launch.slots_per_node), launch.socket)
     own = this_process()
     announced = json.dumps({"pid": own.pid, "start_time": own.start_time, "socket": launch.socket})
     write_once_there_is_room(folder / SUPERVISOR_FILE, announced, _FULL_DISK_SECONDS)

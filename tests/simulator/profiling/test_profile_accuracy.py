@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malletrain.profiler.machine.scale_selection import ScaleStrategy
-from malletrain.simulator.profiling.profile_accuracy import kneed, profile_of, shapes_of
+from malletrain.simulator.profiling.profile_accuracy import curve_with_knee, profile_of, shapes_of
 from malletrain.simulator.replay.job_set import Curves
 from malletrain.simulator.replay.presets import MODELS, preset_jobs
 
@@ -24,7 +24,7 @@ def test_curves_are_found_in_one_growth(shape: str, spread: float) -> None:
 
 
 def test_a_tenth_of_what_every_scale_costs() -> None:
-    curve = kneed(1000.0, 6, 24)
+    curve = curve_with_knee(1000.0, 6, 24)
     some = profile_of("knee", curve, 0.05, ScaleStrategy.ADAPTIVE, seed=0)
     every = profile_of("knee", curve, 0.05, ScaleStrategy.EVERY, seed=0)
     assert len(every.visited) == 24

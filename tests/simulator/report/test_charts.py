@@ -19,7 +19,7 @@ from malletrain.simulator.report.plots import (
     Mark,
     bars,
     lines,
-    stacked,
+    stack_layers,
     time_bars,
 )
 
@@ -118,12 +118,12 @@ def test_one_bar_is_no_chart() -> None:
 
 def test_no_layer_lies_behind_another_and_none_is_too_thin_to_be_seen() -> None:
     x, edges = TimeAxis.of(None, 100.0), [0.0, 50.0, 100.0]
-    axes, _ = drawn(stacked("x", x, "nodes", edges, {"used": [10.0, 20.0], "free": [5.0, 0.0]}), WIDE_INCHES)
+    axes, _ = drawn(stack_layers("x", x, "nodes", edges, {"used": [10.0, 20.0], "free": [5.0, 0.0]}), WIDE_INCHES)
     used, free = (patch.get_data() for patch in axes.patches)
     assert used.values.tolist() == [10.0, 20.0]
     assert free.baseline.tolist() == [10.0, 20.0]
     assert free.values.tolist() == [15.0, 20.0]
-    axes, _ = drawn(stacked("x", x, "nodes", edges, {"used": [10.0, 20.0], "free": [0.1, 0.0]}), WIDE_INCHES)
+    axes, _ = drawn(stack_layers("x", x, "nodes", edges, {"used": [10.0, 20.0], "free": [0.1, 0.0]}), WIDE_INCHES)
     assert len(axes.patches) == 1
 
 

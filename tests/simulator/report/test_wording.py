@@ -29,7 +29,7 @@ from malletrain.simulator.report import wording
     ],
 )
 def test_rounded_numbers_say_no_more_than_is_known(value: float | None, text: str) -> None:
-    assert wording.rounded(value) == text
+    assert wording.round_value(value) == text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from malletrain.allocator.explanation.worth import PlannedPart
 from malletrain.allocator.fleets.members import FleetDecision
 from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem
-from malletrain.allocator.problem.kinds import restricted
+from malletrain.allocator.problem.kinds import restrict_kinds
 from malletrain.allocator.problem.planner import PlanInput, PlanProblem
 from malletrain.allocator.problem.pools import PoolTerms
 from malletrain.allocator.problem.scale_pins import with_pinned
@@ -77,7 +77,7 @@ def _part(problem: AllocationProblem, part: allocator_pb2.PlanPart) -> Allocatio
             if job.id in ids
         ),
         expected_stay_seconds={node: stay for node, stay in problem.expected_stay_seconds.items() if node in inside},
-        kinds=restricted(problem.kinds, inside),
+        kinds=restrict_kinds(problem.kinds, inside),
     )
 
 

@@ -21,7 +21,7 @@ from malletrain.fleet.baselines import longest_first
 from malletrain.fleet.flotilla import Flotilla, create_flotilla
 from malletrain.fleet.problem import FleetPlanner, RateTolerance
 from malletrain.fleet.rates import RateTable
-from malletrain.fleet.remaining_work import replanned
+from malletrain.fleet.remaining_work import replan_counts
 from malletrain.fleet.replan import after_join, after_leave
 from malletrain.fleet.sharing import Sharing
 
@@ -88,7 +88,7 @@ class FleetDivision:
 
 
 @lru_cache(_MAX_DIVISIONS_CACHED)
-def divided(live: LiveFleet, gpus: int) -> FleetDivision:
+def divide_gpus(live: LiveFleet, gpus: int) -> FleetDivision:
     """Divide GPUs among the members of a fleet.
 
     As long as the rate of a member is not known at all, members train on one GPU each, so that it gets known.
@@ -149,7 +149,7 @@ def _by_remaining_work(live: LiveFleet, table: RateTable, gpus: int) -> Counts:
         running = longest_first({place: work[place] for place in held}, table)[:gpus]
         # With GPUs for all of them nobody need keep what he has; otherwise those that train go on.
         held = dict.fromkeys(running, 1) if len(work) > gpus else {}
-    return replanned(table, live.work(), held, gpus, live.stall_s)
+    return replan_counts(table, live.work(), held, gpus, live.stall_s)
 
 
 def _by_whole_nodes(live: LiveFleet, table: RateTable, gpus: int) -> Counts:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from malletrain.allocator.fleets.division import FleetDivision, divided
+from malletrain.allocator.fleets.division import FleetDivision, divide_gpus
 from malletrain.allocator.fleets.live_fleet import LiveFleet, LiveMember, measured_feed_rate, remaining_parts
 from malletrain.allocator.fleets.members import FleetDecision, FleetMember
 from malletrain.allocator.fleets.placement import Gpu, place_members, place_whole_nodes
@@ -79,7 +79,7 @@ class PlannedFleet:
         live, usable = self.live, {node: self.usable[node] for node in nodes}
         # GPUs that are just being released count, so that nobody is given others for a moment.
         gpus = min(live.max_gpus, sum(self.sizes[node] for node in nodes))
-        division = divided(live, gpus)
+        division = divide_gpus(live, gpus)
         whole = live.divider is FleetPlanner.MILP
         placed = (place_whole_nodes if whole else place_members)(dict(division.counts), usable, self.held)
         members = tuple((member.job_id, _names(placed.get(member.job_id, ()))) for member in live.members)
@@ -328,7 +328,7 @@ def _points(live: LiveFleet, sizes: Sequence[int]) -> tuple[ScalingPoint, ...]:
 
 
 def _divide(live: LiveFleet, gpus: int) -> FleetDivision:
-    return divided(live, min(gpus, live.max_gpus))
+    return divide_gpus(live, min(gpus, live.max_gpus))
 
 
 def _sizes(most: int, present: int) -> list[int]:

@@ -53,7 +53,7 @@ def _at_most(most: int, members: dict[tuple[int, ...], list[str]]) -> dict[tuple
     return kinds
 
 
-def restricted(kinds: Iterable[NodeKind], nodes: Collection[str]) -> tuple[NodeKind, ...]:
+def restrict_kinds(kinds: Iterable[NodeKind], nodes: Collection[str]) -> tuple[NodeKind, ...]:
     """The kinds with some of the nodes only; their indices stay."""
     return tuple(NodeKind(tuple(name for name in kind.nodes if name in nodes)) for kind in kinds)
 

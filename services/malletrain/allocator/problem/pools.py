@@ -23,7 +23,7 @@ from malletrain.allocator.problem.forward_time import (
     start_seconds,
 )
 from malletrain.allocator.problem.group_table import most_in_groups, requires_group
-from malletrain.allocator.problem.kinds import restricted, suitable_nodes
+from malletrain.allocator.problem.kinds import restrict_kinds, suitable_nodes
 
 
 @dataclass(frozen=True)
@@ -296,5 +296,5 @@ def _part(
         max_nodes=terms.max_nodes,
         expected_stay_seconds=stays,
         owner_limits=limits,
-        kinds=restricted(problem.kinds, inside),
+        kinds=restrict_kinds(problem.kinds, inside),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem, Assignment, JobDemand
 from malletrain.allocator.problem.group_table import GroupTable, requires_group
-from malletrain.allocator.problem.kinds import restricted
+from malletrain.allocator.problem.kinds import restrict_kinds
 from malletrain.allocator.problem.objective import permitted_sizes, scale_values
 from malletrain.allocator.solvers.group_choice import settle_groups
 from malletrain.allocator.solvers.kind_flow import can_be_placed
@@ -120,7 +120,7 @@ def _without(problem: AllocationProblem, pinned: Mapping[str, tuple[str, ...]]) 
     return replace(
         problem,
         nodes=nodes,
-        kinds=restricted(problem.kinds, frozenset(nodes)),
+        kinds=restrict_kinds(problem.kinds, frozenset(nodes)),
         jobs=tuple(job for job in problem.jobs if job.id not in pinned),
         expected_stay_seconds={
             node: seconds for node, seconds in problem.expected_stay_seconds.items() if node not in pinned_nodes

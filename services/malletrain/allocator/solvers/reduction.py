@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-def reduced(per_job: Sequence[ScaleValues], pool: int) -> list[ScaleValues]:
+def reduce_sizes(per_job: Sequence[ScaleValues], pool: int) -> list[ScaleValues]:
     """The jobs without the sizes that no optimum contains; size 0 always stays."""
     if not per_job:
         return []

@@ -18,7 +18,7 @@ from malletrain.allocator.solvers.milp_counts import counts_model, read_counts, 
 from malletrain.allocator.solvers.milp_kinds import kinds_model
 from malletrain.allocator.solvers.milp_nodes import node_model, read_node_counts
 from malletrain.allocator.solvers.placement import place, place_parts
-from malletrain.allocator.solvers.reduction import reduced
+from malletrain.allocator.solvers.reduction import reduce_sizes
 from malletrain.allocator.solvers.required_groups import solve_in_groups
 from malletrain.allocator.solvers.solver_process import SolverAnswer, SolverProcess
 
@@ -170,7 +170,7 @@ def _model(
     if formulation in (Formulation.COUNTS, Formulation.MILP):
         groups = groups_of(problem)
         # The reduction holds only if the pool is the jobs' only constraint.
-        slim = list(per_job) if groups else reduced(per_job, problem.capacity)
+        slim = list(per_job) if groups else reduce_sizes(per_job, problem.capacity)
         model = counts_model(slim, problem.capacity, groups)
         if formulation is Formulation.MILP:
             present = present_counts(per_job, problem.capacity, groups)

@@ -14,7 +14,7 @@ from malletrain.allocator.problem.allocation_problem import Allocation, Allocati
 from malletrain.allocator.problem.forward_time import ForwardTime
 from malletrain.allocator.problem.objective import rates
 from malletrain.allocator.utilization.definition import Utilization
-from malletrain.runtime.metrics.rows import JobRow, limited
+from malletrain.runtime.metrics.rows import JobRow, limit_rows
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 
 _SOLVE_BUCKETS_S = (0.0001, 0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -175,6 +175,6 @@ def _planned_metric(applied: _Applied | None, most: int) -> Metric:
         labels=["job_id"],
     )
     ordered = sorted(planned_rates(applied), key=lambda row: row.values, reverse=True)
-    for row in limited(ordered, most):
+    for row in limit_rows(ordered, most):
         family.add_metric([row.job_id], row.values[0])
     return family

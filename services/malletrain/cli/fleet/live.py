@@ -33,7 +33,12 @@ def status(
     if as_json:
         rates = {job_id: entry.rate for job_id, entry in progress.items()}
         entries = [
-            {**job_dict(job), "rate": rates.get(job.id, 0.0), "epochs": _epochs(job), "converged": converged(job)}
+            {
+                **job_dict(job),
+                "rate": rates.get(job.id, 0.0),
+                "epochs": _epochs(job),
+                "converged": describe_convergence(job),
+            }
             for job in members
         ]
         print_json(
@@ -112,7 +117,7 @@ def _row(job: resources_pb2.Job, progress: monitor_pb2.Progress | None) -> Seque
         " ".join(job.confirmed_nodes or job.commanded_nodes) or "-",
         f"{rate:,.1f}" if rate else "-",
         _epochs_in_words(job),
-        converged(job),
+        describe_convergence(job),
         reason_of(job),
     )
 
@@ -135,7 +140,7 @@ _MAX_NAMES = 8
 _REASONS = {resources_pb2.JOB_REASON_TRAINER_DONE: "yes", resources_pb2.JOB_REASON_TARGET_REACHED: "at max_epochs"}
 
 
-def converged(job: resources_pb2.Job) -> str:
+def describe_convergence(job: resources_pb2.Job) -> str:
     """Whether a member has converged: its script has said so (yes), or it has trained as long as it may."""
     if job.state != resources_pb2.JOB_STATE_COMPLETED:
         return "-"

@@ -26,7 +26,7 @@ from malletrain.fleet.flotilla import Flotilla, create_flotilla
 from malletrain.fleet.lower_bound import lower_bound
 from malletrain.fleet.problem import FleetPlanner, FleetProblem
 from malletrain.fleet.rates import RateTable, profile_plan, rate_table
-from malletrain.fleet.remaining_work import replanned
+from malletrain.fleet.remaining_work import replan_counts
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import fleet_pb2
 
@@ -78,7 +78,7 @@ def first_members(problem: FleetProblem, table: RateTable, planner: FleetPlanner
         case FleetPlanner.FLEET:
             return create_flotilla(table, tuple(work), problem.gpus, problem.tolerance)
         case FleetPlanner.MAKESPAN:
-            counts = replanned(table, work, {}, problem.gpus, stall_s=0.0)
+            counts = replan_counts(table, work, {}, problem.gpus, stall_s=0.0)
         case _:
             counts = dict.fromkeys(longest_first(work, table)[: problem.gpus], 1)
     return Flotilla(tuple(counts), tuple(counts.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from malletrain.fleet.baselines import list_schedule, longest_first, rounds, sequential
-from malletrain.fleet.choose import PlannerChoice, choose, simulated
+from malletrain.fleet.choose import PlannerChoice, choose, simulate_planner
 from malletrain.fleet.lifecycle import FleetRun, fleet_global
 from malletrain.fleet.local import fleet_local
 from malletrain.fleet.makespan import makespan
@@ -39,7 +39,7 @@ def simulate_policy(problem: FleetProblem, policy: FleetPolicy) -> tuple[FleetRu
     """
     if policy is FleetPolicy.AUTO:
         choice = choose(problem)
-        return simulated(problem, choice.planner), choice
+        return simulate_planner(problem, choice.planner), choice
     return _simulate(problem, policy), None
 
 

@@ -27,7 +27,7 @@ from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.cli.shared.terminal import has_terminal
 from malletrain.model.burst_buffer import burst_buffer_in_words
 from malletrain.observer.eta import Outlook
-from malletrain.runtime.errors import NotFoundError, quoted
+from malletrain.runtime.errors import NotFoundError, quote
 from malletrain.runtime.messages import unix_seconds
 from malletrain.runtime.paging import all_pages
 from malletrain.v1 import access_pb2, job_manager_pb2, resources_pb2
@@ -68,7 +68,7 @@ def jobs(
         pages = list(job_pages(stubs, states, own_name(stubs) if mine else owner, name))
         listed = [job for page in pages for job in page.jobs]
         if array and not (listed := of_array(stubs, listed, array)):
-            raise NotFoundError(f"no such job of array {quoted(array)} is known")
+            raise NotFoundError(f"no such job of array {quote(array)} is known")
         if view.output is Output.NAME and not view.sort:  # nothing but JobManager is asked
             print_listing(_COLUMNS[:1], [ListingRow((job.id,), dict) for job in listed], view, nothing="no jobs")
             return

@@ -19,7 +19,7 @@ from malletrain.cli.shared.layout import Column, ListingCell
 from malletrain.cli.shared.listing import ListingRow, ListingView, listing, print_listing
 from malletrain.cli.shared.output import state_cell, state_name, to_dict
 from malletrain.cli.shared.stubs import connect
-from malletrain.runtime.errors import InvalidInputError, NotFoundError, quoted
+from malletrain.runtime.errors import InvalidInputError, NotFoundError, quote
 from malletrain.v1 import monitor_pb2, resources_pb2
 
 _OWN = ("job", "name", "parameters", "state")
@@ -161,7 +161,7 @@ def metrics(
         histories = metric_histories(stubs, found_id, names)
     known = {history.name for history in histories}
     if missing := [one for one in names if one not in known]:
-        raise NotFoundError(f"{found_id} has logged no metric {quoted(missing[0])}")
+        raise NotFoundError(f"{found_id} has logged no metric {quote(missing[0])}")
     rows = [_row(history.name, point) for history in histories for point in history.points]
     print_listing(_COLUMNS, rows, view, nothing=f"{found_id} has logged no metrics")
 
@@ -169,7 +169,7 @@ def metrics(
 def _compare(jobs: Sequence[LoggedJob], names: Sequence[str], curves: bool, view: ListingView) -> None:
     known = metric_names(jobs)
     if missing := [one for one in names if one not in known]:
-        raise NotFoundError(f"none of these jobs has logged a metric {quoted(missing[0])}")
+        raise NotFoundError(f"none of these jobs has logged a metric {quote(missing[0])}")
     nothing = "these jobs have logged no metrics"
     if not curves:
         columns, rows = last_values(jobs)

@@ -19,7 +19,7 @@ from malletrain.caller.other_names import identifier_like
 from malletrain.cli.jobs.jobs import all_jobs, own_name
 from malletrain.cli.shared.output import ago, state_name
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
-from malletrain.runtime.errors import InvalidInputError, MalleTrainError, NotFoundError, quoted
+from malletrain.runtime.errors import InvalidInputError, MalleTrainError, NotFoundError, quote
 from malletrain.runtime.messages import FINAL_JOB_STATES
 from malletrain.v1 import allocator_pb2, fleet_pb2, job_manager_pb2, resources_pb2, scavenger_pb2
 
@@ -84,7 +84,7 @@ def members_of(stubs: ServiceStubs, fleet_id: str) -> list[resources_pb2.Job]:
     """
     members = [job for job in all_jobs(stubs) if fleet_id in (job.fleet_id, job.array_id)]
     if not members:
-        raise NotFoundError(f"{'fleet' if is_fleet(fleet_id) else 'array'} {quoted(fleet_id)} is not known")
+        raise NotFoundError(f"{'fleet' if is_fleet(fleet_id) else 'array'} {quote(fleet_id)} is not known")
     return members
 
 
@@ -129,7 +129,7 @@ def job_of(stubs: ServiceStubs, text: str, now: float) -> str:
         return text
     *others, newest = _jobs_of_name(stubs, text)
     if others:
-        typer.echo(f"note: {quoted(text)} is the newest of {len(others) + 1} jobs of this name: {newest.id}", err=True)
+        typer.echo(f"note: {quote(text)} is the newest of {len(others) + 1} jobs of this name: {newest.id}", err=True)
         for line in _in_words(others, now):
             typer.echo(line, err=True)
     return newest.id
@@ -192,7 +192,7 @@ def dependency_of(stubs: ServiceStubs, part: str, text: str, now: float) -> str:
         raise InvalidInputError(f"--{part.replace('_', '-')}", expected, text) from None
     meant, others = meant_by_name(jobs)
     if others:
-        typer.echo(f"note: {quoted(text)} is taken for {meant}, the newest; older jobs of this name:", err=True)
+        typer.echo(f"note: {quote(text)} is taken for {meant}, the newest; older jobs of this name:", err=True)
         for line in _in_words(others, now):
             typer.echo(line, err=True)
     return meant
@@ -236,7 +236,7 @@ def _array_meant(jobs: Sequence[resources_pb2.Job], name: str) -> list[resources
     """The newest array of these jobs. Standard error says so where there are others of its name."""
     meant, others = meant_by_name(jobs)
     if others:
-        typer.echo(f"note: {quoted(name)} is taken for {meant}, the newest of this name", err=True)
+        typer.echo(f"note: {quote(name)} is taken for {meant}, the newest of this name", err=True)
     return [job for job in jobs if job.array_id == meant]
 
 
@@ -273,7 +273,7 @@ def _jobs_of_name(stubs: ServiceStubs, name: str) -> list[resources_pb2.Job]:
         raise InvalidInputError("ID", "a job's identifier or its name", name)
     jobs = [job for job in all_jobs(stubs, name=name) if job.spec.name == name]  # an earlier JobManager lists all
     if not jobs:
-        raise NotFoundError(f"no job has the identifier or the name {quoted(name)}{_meant(stubs, name)}")
+        raise NotFoundError(f"no job has the identifier or the name {quote(name)}{_meant(stubs, name)}")
     own = own_name(stubs)
     return [job for job in jobs if job.owner == own] or jobs
 
@@ -285,7 +285,7 @@ def _meant(stubs: ServiceStubs, name: str) -> str:
     if like:
         return f"; do you mean {like}?" if any(job.id == like for job in newest) else "; identifiers are as j000001"
     near = get_close_matches(name, sorted({job.spec.name for job in newest}), 3)
-    return f"; do you mean {' or '.join(map(quoted, near))}?" if near else "; `malletrain jobs` lists them"
+    return f"; do you mean {' or '.join(map(quote, near))}?" if near else "; `malletrain jobs` lists them"
 
 
 def _in_words(jobs: Sequence[resources_pb2.Job], now: float) -> list[str]:

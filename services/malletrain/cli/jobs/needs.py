@@ -34,7 +34,7 @@ def parse_nodes(text: str) -> tuple[str, ...]:
         raise InvalidInputError("--exclude", "nodes such as n07,n[11-13]", text) from None
 
 
-def unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> list[str]:
+def describe_unsuited_jobs(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> list[str]:
     """A line for each job that too few of the nodes suit that the Scavenger knows, idle or not.
 
     Raises:
@@ -70,9 +70,9 @@ def _why_not(job: resources_pb2.Job, counts: scavenger_pb2.CountSuitableNodesRes
 
 
 def tell_of_unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> list[str]:
-    """As `unsuited`; nothing where the Scavenger does not say."""
+    """As `describe_unsuited_jobs`; nothing where the Scavenger does not say."""
     try:
-        return unsuited(stubs, jobs)
+        return describe_unsuited_jobs(stubs, jobs)
     except grpc.RpcError:
         return []  # the jobs are submitted and shown all the same
 

@@ -14,7 +14,7 @@ from malletrain.cli.jobs.jobs import own_name
 from malletrain.cli.shared.output import JsonOption, print_json, print_table, to_dict
 from malletrain.cli.shared.stubs import ServiceStubs, connect
 from malletrain.common.csv_text import as_csv
-from malletrain.observer.usage import HOUR_SECONDS, MONTHLY, billing_columns, cut_in_words, summed
+from malletrain.observer.usage import HOUR_SECONDS, MONTHLY, billing_columns, cut_in_words, sum_rows
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 from malletrain.v1 import job_manager_pb2 as pb
 
@@ -109,7 +109,7 @@ def _first_day(option: str, text: str) -> str:
 
 
 def _as_dict(rows: Sequence[pb.UsageRow], last: pb.GetUsageResponse) -> dict[str, object]:
-    total = summed(rows).get("", pb.UsageRow())
+    total = sum_rows(rows).get("", pb.UsageRow())
     entries, sums = [to_dict(row) for row in rows], to_dict(total)
     for name in ("owner", "project", "jobId", "month"):
         sums.pop(name)
@@ -125,7 +125,7 @@ def _as_dict(rows: Sequence[pb.UsageRow], last: pb.GetUsageResponse) -> dict[str
 def _print(rows: Sequence[pb.UsageRow], last: pb.GetUsageResponse, keys: Sequence[pb.UsageKey.ValueType]) -> None:
     """Print a table, with a sum below several rows."""
     key_columns = [column for key, column in _NAMES.items() if key in keys]
-    total = summed(rows).get("", pb.UsageRow())
+    total = sum_rows(rows).get("", pb.UsageRow())
     columns = [name for name, _ in key_columns]
     cells = [[text(row) for _, text in key_columns] + _figures(row, total) for row in rows]
     if len(rows) > 1:

@@ -442,7 +442,7 @@ def _starts(scenario: Scenario, samples: float, workers: int) -> Exhibit:
 def _truths() -> Exhibit:
     from malletrain.profiler.machine.scale_selection import ScaleStrategy
     from malletrain.reproduce.malletrain.exhibits import truth_exhibit
-    from malletrain.simulator.profiling.profile_accuracy import averaged, profile_of, shapes_of
+    from malletrain.simulator.profiling.profile_accuracy import average_accuracy, profile_of, shapes_of
     from malletrain.simulator.replay.presets import MODELS, preset_jobs
 
     published = {job.model: job.curve for job in preset_jobs("imagenet", len(MODELS))}
@@ -451,7 +451,7 @@ def _truths() -> Exhibit:
     for spread in (0.05, 0.2):
         for shape, curve in shapes.items():
             profiles = [profile_of(shape, curve, spread, ScaleStrategy.ADAPTIVE, seed) for seed in range(_TRUTH_SEEDS)]
-            rows.append(averaged(profiles))
+            rows.append(average_accuracy(profiles))
     typer.echo("profiles beside the truth")
     every = {s: profile_of(s, curve, 0.05, ScaleStrategy.EVERY, 0).node_seconds for s, curve in shapes.items()}
     return truth_exhibit(rows, every)

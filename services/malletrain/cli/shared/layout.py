@@ -106,7 +106,7 @@ def lines_of(columns: Sequence[Column], row: Sequence[str], layout: Layout) -> l
     The last column is not padded, so that no line ends in blanks.
     """
     parts = [
-        [shorten(row[index], width)] if columns[index].cut else list(folded(row[index], width))
+        [shorten(row[index], width)] if columns[index].cut else list(fold_text(row[index], width))
         for index, width in zip(layout.shown, layout.widths, strict=True)
     ]
     height = max(map(len, parts))
@@ -128,7 +128,7 @@ def _padded(cell: str, width: int, *, right: bool, last: bool) -> str:
     return cell if last else cell + blanks
 
 
-def folded(text: str, width: int) -> Iterator[str]:
+def fold_text(text: str, width: int) -> Iterator[str]:
     """The lines of a text, none wider than `width` cells; they end between words where that is possible."""
     for line in text.split("\n"):
         rest = line

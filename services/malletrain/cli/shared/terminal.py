@@ -87,7 +87,7 @@ def guarded_output() -> Iterator[None]:
         yield
 
 
-def guarded(function: Callable[..., _Result]) -> Callable[..., _Result]:
+def guard_function(function: Callable[..., _Result]) -> Callable[..., _Result]:
     """A function within `guarded_output`."""
 
     @functools.wraps(function)
@@ -103,7 +103,7 @@ def guard_verbs(app: typer.Typer) -> typer.Typer:
     """Guard all verbs of a group, and of the groups in it."""
     for command in app.registered_commands:
         if command.callback is not None and not getattr(command.callback, "is_guarded", False):
-            command.callback = guarded(command.callback)
+            command.callback = guard_function(command.callback)
     for group in app.registered_groups:
         if group.typer_instance is not None:
             guard_verbs(group.typer_instance)

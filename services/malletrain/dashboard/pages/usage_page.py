@@ -14,7 +14,7 @@ from malletrain.dashboard.pages import markup, views
 from malletrain.dashboard.pages.job_answers import job_manager, no_answer_in_words
 from malletrain.dashboard.pages.markup import Cell, Regions, Row, Section
 from malletrain.dashboard.pages.page import Page
-from malletrain.observer.usage import HOUR_SECONDS, MONTHLY, month_at, month_bounds, summed
+from malletrain.observer.usage import HOUR_SECONDS, MONTHLY, month_at, month_bounds, sum_rows
 from malletrain.observer.watching import Watcher
 from malletrain.v1 import job_manager_pb2
 
@@ -87,14 +87,14 @@ class UsagePage(Page):
     def regions(self) -> Regions:
         """The parts that change."""
         answer = self._answer
-        total = summed(answer.rows).get("", job_manager_pb2.UsageRow())
+        total = sum_rows(answer.rows).get("", job_manager_pb2.UsageRow())
         known = sorted({row.month for row in answer.months} | {self.month}, reverse=True)[:_MONTHS]
         months = [(month, self.selection.link("usage", month=month), month == self.month) for month in known]
         export = [
             ("This month as CSV", self.selection.link("csv/usage/monthly", month=self.month), False),
             ("All months as CSV", self.selection.link("csv/usage/all"), False),
         ]
-        by_month = summed(answer.months, lambda row: row.month)
+        by_month = sum_rows(answer.months, lambda row: row.month)
         newest_first = {month: by_month[month] for month in sorted(by_month, reverse=True)}
         return Regions(
             {
@@ -104,9 +104,9 @@ class UsagePage(Page):
                 "notes": markup.paragraphs(self._notes()),
             },
             {
-                "owners": _rows("owner", summed(answer.rows, lambda row: row.owner), total),
-                "projects": _rows("project", summed(answer.rows, lambda row: row.project or "no project"), total),
-                "by-month": _rows("month", newest_first, summed(answer.months).get("", job_manager_pb2.UsageRow())),
+                "owners": _rows("owner", sum_rows(answer.rows, lambda row: row.owner), total),
+                "projects": _rows("project", sum_rows(answer.rows, lambda row: row.project or "no project"), total),
+                "by-month": _rows("month", newest_first, sum_rows(answer.months).get("", job_manager_pb2.UsageRow())),
             },
         )
 

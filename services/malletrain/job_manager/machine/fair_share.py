@@ -46,7 +46,7 @@ class OwnerUse:
         return self.node_seconds * exp(-passed) - self.nodes * expm1(-passed) / decay
 
 
-def settled(
+def settle_ledger(
     ledger: Mapping[str, OwnerUse], held: Mapping[str, int], now: float, half_life: float
 ) -> dict[str, OwnerUse]:
     """The ledger after the numbers of held nodes have changed.
@@ -91,7 +91,7 @@ def next_weight(present: float, exponent: float) -> float:
     return float(2.0 ** (round(exponent / _STEP) * _STEP))
 
 
-def weighed(
+def weigh_owners(
     ledger: Mapping[str, OwnerUse], owners: frozenset[str], now: float, half_life: float
 ) -> dict[str, OwnerUse]:
     """The ledger with the weights of the moment.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from malletrain.common.gpus import node_of
 from malletrain.job_manager.machine.jobs import Job
 from malletrain.job_manager.machine.transaction import Transaction
-from malletrain.job_manager.machine.usage import NOTHING, Holding, OpenUsage, UsageRow, day_of, settled
+from malletrain.job_manager.machine.usage import NOTHING, Holding, OpenUsage, UsageRow, day_of, settle_usage
 from malletrain.model.job_state import JobState
 
 
@@ -136,7 +136,7 @@ def _has_news(transaction: Transaction, job: Job, today: int) -> bool:
 
 
 def _account(transaction: Transaction, job: Job, usage: OpenUsage, held: Holding) -> None:
-    ended, usage = settled(usage, transaction.now, job.samples, job.preemptions)
+    ended, usage = settle_usage(usage, transaction.now, job.samples, job.preemptions)
     for day, amounts in ended:
         transaction.add_usage(UsageRow(job.number, day, job.owner, job.spec.project, amounts))
     transaction.put_usage(job, replace(usage, holding=held))

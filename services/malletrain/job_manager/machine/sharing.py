@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import fsum
 
 from malletrain.common.gpus import node_of
-from malletrain.job_manager.machine.fair_share import settled, weighed
+from malletrain.job_manager.machine.fair_share import settle_ledger, weigh_owners
 from malletrain.job_manager.machine.jobs import Job
 from malletrain.job_manager.machine.state import ManagerState
 from malletrain.job_manager.machine.transaction import Transaction
@@ -30,9 +30,9 @@ def keep_ledger(transaction: Transaction, *, weigh: bool) -> None:
     if half_life <= 0:
         transaction.ledger = {}
     else:
-        transaction.ledger = settled(transaction.ledger, held, now, half_life)
+        transaction.ledger = settle_ledger(transaction.ledger, held, now, half_life)
         if weigh:
-            transaction.ledger = weighed(transaction.ledger, frozenset(held), now, half_life)
+            transaction.ledger = weigh_owners(transaction.ledger, frozenset(held), now, half_life)
     alone = len(held) < 2 or half_life <= 0
     weights = {}
     for owner, tally in owners.items():

@@ -119,7 +119,7 @@ def day_of(unix_seconds: float) -> int:
     return int(unix_seconds // DAY_SECONDS)
 
 
-def settled(
+def settle_usage(
     usage: OpenUsage, now: float, samples: int, preemptions: int
 ) -> tuple[list[tuple[int, UsageAmounts]], OpenUsage]:
     """Divide what was used until now into days.

@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from malletrain.job_manager.machine.usage import Holding, OpenUsage, UsageAmounts, day_of, month_of, settled
+from malletrain.job_manager.machine.usage import Holding, OpenUsage, UsageAmounts, day_of, month_of, settle_usage
 
 _FINAL = ("COMPLETED", "FAILED", "CANCELLED")
 _WITH_WORKERS = ("RUNNING", "RESCALING", "STOPPING")
@@ -99,7 +99,7 @@ def _take_row(number: int, course: _Course, row: Any, on_node: dict[str, dict[in
 
 
 def _settle(course: _Course, now: float, on_node: dict[str, dict[int, int]]) -> None:
-    days, usage = settled(course.usage, now, 0, course.preemptions)
+    days, usage = settle_usage(course.usage, now, 0, course.preemptions)
     course.days += days
     parts = [(name, 1.0 / max(1, sum(on_node.get(name.partition("#")[0], {}).values()))) for name in course.names]
     training = course.confirmed if course.state != "STOPPING" else frozenset()

@@ -18,7 +18,7 @@ from malletrain.job_manager.telemetry.measurements import measure
 from malletrain.job_manager.telemetry.node_use import NodeTime, NodeUse, UseCounter, moved_nodes
 from malletrain.model.job_state import JobState
 from malletrain.runtime.clock import Clock
-from malletrain.runtime.metrics.rows import JobRow, limited
+from malletrain.runtime.metrics.rows import JobRow, limit_rows
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 
 _RELEASE_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
@@ -220,7 +220,7 @@ def job_families(state: ManagerState, occupied: Mapping[str, int], most: int) ->
     """
     admitted = [job for job in state.jobs.values() if job.admitted]
     ordered = sorted(admitted, key=lambda job: (-len(job.held), job.number))
-    rows = list(limited([_row(job, occupied.get(job.id, 0)) for job in ordered], most))
+    rows = list(limit_rows([_row(job, occupied.get(job.id, 0)) for job in ordered], most))
     scales = GaugeMetricFamily(
         "malletrain_job_manager_job_nodes",
         "Nodes of a job, or GPUs of a member of a fleet: wanted by the plan, commanded, confirmed by its workers, or "

@@ -100,12 +100,12 @@ class HistoryEnd:
         return HistoryEnd(self.stride, self.closed + 1, point), last
 
 
-def begun(value: LoggedValue) -> HistoryEnd:
+def begin_history(value: LoggedValue) -> HistoryEnd:
     """The history of a metric with its first value."""
     return HistoryEnd(1, 0, _point_of(value, 0))
 
 
-def thinned(closed: Sequence[HistoryPoint], end: HistoryEnd) -> tuple[list[HistoryPoint], HistoryEnd]:
+def thin_history(closed: Sequence[HistoryPoint], end: HistoryEnd) -> tuple[list[HistoryPoint], HistoryEnd]:
     """A history with about half as many points: those before the last one, and its end.
 
     Args:

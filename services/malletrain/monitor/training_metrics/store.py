@@ -36,8 +36,8 @@ from malletrain.monitor.training_metrics.history import (
     HistoryEnd,
     HistoryPoint,
     LoggedValue,
-    begun,
-    thinned,
+    begin_history,
+    thin_history,
 )
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 
@@ -264,13 +264,13 @@ def _extend(
     closed: list[HistoryPoint] = []
     for value in values:
         if end is None:
-            end = begun(value)
+            end = begin_history(value)
             continue
         end, point = end.after(value)
         if point is not None:
             closed.append(point)
         if end.is_full:
-            stored, end = thinned([*_closed_points(connection, *key), *closed], end)
+            stored, end = thin_history([*_closed_points(connection, *key), *closed], end)
             connection.execute(delete(_POINTS).where(_POINTS.c.job_id == key[0], _POINTS.c.name == key[1]))
             closed = stored
     assert end is not None

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from malletrain.model.scaling import MIN_RATE
-from malletrain.profiler.machine.fits import Fit, best_fit, fleet_extrapolation, interpolated
+from malletrain.profiler.machine.fits import Fit, best_fit, fleet_extrapolation, interpolate
 from malletrain.profiler.machine.points import CurvePoint, CurveSource
 from malletrain.runtime.errors import InvalidInputError
 
@@ -153,7 +153,7 @@ def _from_declared(
         if nodes in exact:
             points.append(CurvePoint(nodes, exact[nodes], source=CurveSource.MEASURED))
         elif known:
-            ratio = math.exp(interpolated(math.log(nodes), ratios)) if ratios else 1.0
+            ratio = math.exp(interpolate(math.log(nodes), ratios)) if ratios else 1.0
             points.append(CurvePoint(nodes, shape[nodes] * ratio, source=CurveSource.EXTRAPOLATED))
         else:
             source = CurveSource.DECLARED if nodes <= drawn[-1].nodes else CurveSource.EXTRAPOLATED
@@ -182,7 +182,7 @@ def _from_measured(grid: Sequence[int], known: Sequence[CurvePoint], prior: Prio
         if fit is not None:
             rate = _beyond(nodes, known[-1], fit) if nodes > known[-1].nodes else _within(nodes, known, fit)
         elif known[0].nodes <= nodes <= known[-1].nodes:
-            rate = known[0].rate if len(known) == 1 else math.exp(interpolated(math.log(nodes), logs))
+            rate = known[0].rate if len(known) == 1 else math.exp(interpolate(math.log(nodes), logs))
         else:
             nearest = known[0] if nodes < known[0].nodes else known[-1]
             rate = nearest.rate * math.pow(nodes / nearest.nodes, exponent)

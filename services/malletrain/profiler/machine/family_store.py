@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.model.scaling import MIN_RATE, RescaleStall
-from malletrain.profiler.machine.fits import interpolated
+from malletrain.profiler.machine.fits import interpolate
 from malletrain.profiler.machine.points import CurvePoint, CurveSource
 
 _SPREAD = 0.03
@@ -99,7 +99,7 @@ def contradicts(own: Sequence[CurvePoint], family: Sequence[CurvePoint]) -> bool
             continue
         if not family[0].nodes <= point.nodes <= family[-1].nodes:
             continue
-        distance = abs(math.log(point.rate) - interpolated(math.log(point.nodes), logs))
+        distance = abs(math.log(point.rate) - interpolate(math.log(point.nodes), logs))
         nearest = min(family, key=lambda other: abs(math.log(other.nodes / point.nodes)))
         between = 0.0 if nearest.nodes == point.nodes else _INTERPOLATION_ERROR
         explained = 2 * math.hypot(point.relative_error, nearest.relative_error, between)

@@ -60,7 +60,7 @@ class Fit:
 
     def rate(self, nodes: int) -> float:
         """Samples/s at a scale: the model times its correction, which is interpolated linearly in log-log space."""
-        return self.model(nodes) * math.exp(interpolated(math.log(nodes), self.corrections))
+        return self.model(nodes) * math.exp(interpolate(math.log(nodes), self.corrections))
 
     def line(self, smallest: int, largest: int) -> tuple[tuple[int, float], ...]:
         """The shape itself, without what single points draw it to: scales and samples/s, at most _LINE_POINTS.
@@ -75,7 +75,7 @@ class Fit:
         return tuple((nodes, rate(nodes)) for nodes in scales)
 
 
-def interpolated(x: float, pairs: Sequence[tuple[float, float]]) -> float:
+def interpolate(x: float, pairs: Sequence[tuple[float, float]]) -> float:
     """Linear interpolation between (x, y) pairs, ascending by x; constant outside them. At least one pair."""
     index = bisect_left([pair[0] for pair in pairs], x)
     if index == 0:

@@ -27,7 +27,7 @@ from malletrain.profiler.machine.stimuli import (
     StoreChanges,
     WarnOfMonitor,
 )
-from malletrain.runtime.errors import InvalidInputError, NotFoundError, quoted
+from malletrain.runtime.errors import InvalidInputError, NotFoundError, quote
 from malletrain.runtime.kernel.documents import DERIVED
 from malletrain.runtime.kernel.recording import Moment
 
@@ -144,7 +144,7 @@ class ProfilerMachine:
 
     def _request_profile(self, job_id: str, now: Moment) -> Effects:
         if job_id not in self.jobs:
-            raise NotFoundError(f"job {quoted(job_id)} is not known, or has ended")
+            raise NotFoundError(f"job {quote(job_id)} is not known, or has ended")
         declared = self.jobs[job_id].declaration
         if declared.fleet_id:
             raise InvalidInputError("job_id", "a job that is in no fleet: members are measured by its plan", job_id)

@@ -23,7 +23,7 @@ from malletrain.reproduce.bbsched.trials import (
     BatchResults,
     BatchTrialResult,
 )
-from malletrain.reproduce.exhibits import Cell, Exhibit, rounded
+from malletrain.reproduce.exhibits import Cell, Exhibit, round_cells
 from malletrain.reproduce.malletrain.exhibits import interval
 from malletrain.simulator.batch.running import BASELINE
 from malletrain.simulator.batch.usage import UsageMetrics, kiviat, kiviat_area, kiviat_axes
@@ -118,7 +118,7 @@ def _against_baseline(
         name,
         table,
         ("workload", "method", heads[0], *(cell for head in heads[1:] for cell in (head, "± (95 %)"))),
-        rounded(rows),
+        round_cells(rows),
         text + _note(results) + _CAREFUL,
         _bars(figure, rows, drawn_column, theirs),
     )
@@ -168,7 +168,7 @@ def _breakdown(
         name,
         f"Fig. {number}: wait on Theta-S4 by {title}",
         heads,
-        rounded(rows),
+        round_cells(rows),
         BREAKDOWN[title] + _note(results),
         _bars(f"Fig. {number}: wait by {title}, s", rows, 2),
     )
@@ -199,7 +199,7 @@ def _kiviats(results: BatchResults, name: str, recipes: Sequence[str], methods: 
         name,
         f"Fig. {number}: areas of Kiviat graphs",
         ("workload", "method", "area", "± (95 %)"),
-        rounded(rows),
+        round_cells(rows),
         text + _note(results) + " The graph is that of the last workload in the table.",
         figure,
     )
@@ -236,7 +236,7 @@ def _windows(results: BatchResults) -> Exhibit:
         "table-3",
         "Table 3: BBSched with windows of 10, 20 and 50 jobs",
         heads,
-        rounded(rows),
+        round_cells(rows),
         "Absolute numbers depend on the machines' own jobs, which are not public." + _note(results),
         bars(
             "Table 3: usage by window, %",
@@ -271,7 +271,7 @@ def _readings(results: BatchResults) -> Exhibit:
         "optimises nothing, but also gives up the promise to the head of the queue. With a reservation for jobs past "
         "the starvation bound that promise is kept." + _note(results)
     )
-    return Exhibit("readings", "Where the gain comes from", heads, rounded(rows), remark)
+    return Exhibit("readings", "Where the gain comes from", heads, round_cells(rows), remark)
 
 
 def _idle_by_cause(results: BatchResults) -> Exhibit:
@@ -326,7 +326,9 @@ def _idle_by_cause(results: BatchResults) -> Exhibit:
         "T_fwd 120 s), and what it does to the main queue. All changes are against the baseline on the same workload."
         + _OURS.format(results.plan.harvest_seeds)
     )
-    return Exhibit("left-for-us", "What each method leaves for trainings on idle nodes", heads, rounded(rows), remark)
+    return Exhibit(
+        "left-for-us", "What each method leaves for trainings on idle nodes", heads, round_cells(rows), remark
+    )
 
 
 def _harvested(results: BatchResults, recipe: str, method: str) -> list[BatchTrialResult]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from malletrain.reproduce.bbsched.trials import LOADS, ORIGINAL, RECIPES, TABLE_1, TIMES
-from malletrain.reproduce.exhibits import Cell, Exhibit, rounded
+from malletrain.reproduce.exhibits import Cell, Exhibit, round_cells
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.selection.generations import GeneticParameters
 from malletrain.selection.methods import SelectionMethod
@@ -101,7 +101,7 @@ def workloads(jobs: int) -> Exhibit:
         "numbers of nodes are chosen so that usage in S1 to S4 is near the published one. The first and last tenth "
         "are not measured."
     )
-    return Exhibit("table-2", "Table 2 and Fig. 5: workloads", heads, rounded(rows), remark)
+    return Exhibit("table-2", "Table 2 and Fig. 5: workloads", heads, round_cells(rows), remark)
 
 
 def windows(size: int, rng: random.Random) -> list[SelectionProblem]:
@@ -140,7 +140,7 @@ def solve_times(clock: Callable[[], float], rng: random.Random) -> Exhibit:
         "figure-2",
         "Fig. 2: time of a decision by window",
         ("window", "exact, ms", "genetic, ms"),
-        rounded(rows),
+        round_cells(rows),
         TIMES,
         lines("Fig. 2: time of a decision", "jobs in the window", Axis("ms", log=True), series),
         measured=True,
@@ -177,7 +177,7 @@ def distances(rng: random.Random) -> Exhibit:
         "figure-4",
         "Fig. 4: generational distance",
         heads,
-        rounded(rows),
+        round_cells(rows),
         remark,
         lines("Fig. 4: generational distance", "generations", "GD", series),
     )
@@ -196,7 +196,7 @@ def solve_statistics(clock: Callable[[], float], jobs: int) -> Exhibit:
         "solve-times",
         "Times of the selections of a simulation of Theta-S4",
         ("selections", "mean, ms", "99 %, ms", "worst, ms", "by the genetic algorithm"),
-        rounded([row]),
+        round_cells([row]),
         TIMES,
         measured=True,
     )

@@ -19,7 +19,7 @@ from malletrain.reproduce.bftrainer.experiments import (
     JobSets,
     hpo_name,
 )
-from malletrain.reproduce.exhibits import Exhibit, rounded
+from malletrain.reproduce.exhibits import Exhibit, round_cells
 from malletrain.simulator.replay.evaluation import Evaluation, Scenario, static_rate
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.records import (
@@ -76,7 +76,7 @@ def _figure_7a(results: Results, scenario: Scenario) -> Exhibit:
         "figure-7a",
         "Fig. 7a: preemption within the forward-looking time",
         ("T_fwd, s", "a job loses nodes", "any node event"),
-        rounded(rows),
+        round_cells(rows),
         "Published: 90 % from 170 s on. That is reached here by the share of events that any other event follows "
         "within T_fwd; a job loses nodes in fewer of them.",
         lines(
@@ -105,7 +105,7 @@ def _figure_7b(results: Results) -> Exhibit:
         "figure-7b",
         "Fig. 7b: rescaling cost by forward-looking time",
         ("T_fwd, s", "samples per event"),
-        rounded(rows),
+        round_cells(rows),
         f"Published: the baseline spends {EQUAL_COST_PER_EVENT / 1e6:.2f} million samples per event, {TIMES_MILP:.0f} "
         f"times as much as the MILP at 10 s; here {equal / 1e6:.2f} million, {ratio:.0f} times.",
         lines(
@@ -132,7 +132,7 @@ def _figure_8(results: Results) -> Exhibit:
         "figure-8",
         "Fig. 8: return on investment by forward-looking time",
         ("T_fwd, s", "return on investment", "samples, net"),
-        rounded(rows),
+        round_cells(rows),
         "Samples from each decision that rescaled to the next event, over what its rescales cost. As published, it "
         "falls with T_fwd while the outcome levels off.",
         lines(
@@ -155,7 +155,7 @@ def _figure_9(results: Results, scenario: Scenario, job_sets: JobSets, parallel:
         "figure-9",
         "Fig. 9: U by forward-looking time",
         ("T_fwd, s", "milp", "equal"),
-        rounded(rows),
+        round_cells(rows),
         f"At 120 s {results[hpo_name(120)].metrics.utilization_efficiency:.1%} and {equal:.1%}; published "
         f"{EFFICIENCY['milp']:.0%} and {EFFICIENCY['equal']:.0%}, on other nodes of the same machine. The "
         f"bound is that of any allocator on these events.{limits}",
@@ -189,7 +189,7 @@ def _figure_10(results: Results, scenario: Scenario, origin: str | None, job_set
         "figure-10",
         f"Fig. 10: U, {slices.words}",
         ("hour", *shares),
-        rounded(rows),
+        round_cells(rows),
         f"{best} of {len(rows)} slices reach 90 % here (published: three), and the MILP is up to {gain:.0%} above the "
         f"baseline (published: 32 %). {_speedups(results)}",
         time_bars(
@@ -248,7 +248,7 @@ def _figure_11(results: Results, scenario: Scenario, origin: str | None) -> Exhi
         "figure-11",
         f"Fig. 11: preemption and rescaling cost, {slices.words}",
         ("hour", *series),
-        rounded(list(zip(hours, *series.values(), strict=True))),
+        round_cells(list(zip(hours, *series.values(), strict=True))),
         "As published: preemption costs both about the same, rescaling costs the baseline far more.",
         time_bars(
             f"Fig. 11: costs, {slices.words}", TimeAxis.of(origin, scenario.duration_s), "samples", edges, series

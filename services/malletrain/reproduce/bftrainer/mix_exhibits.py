@@ -21,7 +21,7 @@ from malletrain.reproduce.bftrainer.experiments import (
     mix_name,
     model_name,
 )
-from malletrain.reproduce.exhibits import Exhibit, rounded
+from malletrain.reproduce.exhibits import Exhibit, round_cells
 from malletrain.simulator.replay.evaluation import Evaluation
 from malletrain.simulator.report.axes import Axis, Kind
 from malletrain.simulator.report.plots import bars, lines
@@ -78,7 +78,7 @@ def _figure_12(results: Results, job_sets: JobSets) -> Exhibit:
         "figure-12",
         "Fig. 12: mean runtime for two objectives",
         ("model", *(f"{label}, h" for label in runtimes)),
-        rounded(list(zip(models, *runtimes.values(), strict=True))),
+        round_cells(list(zip(models, *runtimes.values(), strict=True))),
         f"With throughput as the metric the slowest model takes {ratio:.0f} times as long as the fastest (published: "
         "more than 40 times on average); with scaling efficiency all take similar times.",
         bars("Fig. 12: mean runtime", Axis("hours", log=True), models, runtimes, published=published),
@@ -97,7 +97,7 @@ def _figure_13(results: Results, job_sets: JobSets) -> Exhibit:
         "figure-13",
         "Fig. 13: U by objective and forward-looking time",
         ("T_fwd, s", *series, "throughput, in samples"),
-        rounded(rows),
+        round_cells(rows),
         "Published: higher with scaling efficiency throughout. Both are measured alike here: by the work done in hours "
         "of one node, against what static nodes do of it with scaling efficiency. The last column has U of throughput "
         "in samples, against the same objective on static nodes, which prefers networks with many samples/s as well "
@@ -132,7 +132,7 @@ def _figure_14(results: Results) -> Exhibit:
         "figure-14",
         "Fig. 14: maximum number of parallel jobs",
         ("objective", "parallel", "node-hours", "mean runtime, h", "U", "unoccupied"),
-        rounded(rows),
+        round_cells(rows),
         "Node-hours offered until as many jobs are done as the slowest setting does. From 5 to 35 parallel jobs with "
         f"throughput they change by {_change(first[2], last[2])}, the runtime by {_change(first[3], last[3])} "
         "(published: -28 % and +442 %, over all 1000 jobs; a week is too short for that). Unoccupied with 5 and 10: "
@@ -190,7 +190,7 @@ def _runtimes(
         f"table-{number}",
         f"Table {number}: mean runtime in hours by number of parallel jobs, {_LABELS[metric]} as metric",
         ("model", "", *(str(parallel) for parallel in PARALLEL)),
-        rounded(rows, 3),
+        round_cells(rows, 3),
         "Ours counts jobs that were done within the replay; the published ones come from a longer one, other nodes and "
         "stalls that the paper does not give.",
         lines(
@@ -214,7 +214,7 @@ def _figure_15(results: Results, job_sets: JobSets) -> Exhibit:
         "figure-15",
         "Fig. 15: U of HPO by model, first 60 hours",
         ("model", "U"),
-        rounded(rows),
+        round_cells(rows),
         f"Published: {published}; better scaling gives a higher U.",
         bars(
             "Fig. 15: U of HPO by model",
@@ -244,7 +244,7 @@ def _figure_16(results: Results) -> Exhibit:
         "figure-16",
         "Fig. 16: U where rescaling is dearer",
         ("factor", "growths dearer", "growths and shrinks dearer", "of these lost to preemption"),
-        rounded(rows),
+        round_cells(rows),
         f"Published: U decreases slightly. At ten times the cost of growths it goes from {first[1]:.1%} to "
         f"{last[1]:.1%}. If shrinks are dearer as well, to {last[2]:.1%}: each preemption is a shrink that no plan can "
         f"avoid, and they then cost {last[3]:.1%} of A_s instead of {first[3]:.1%}.",

@@ -13,7 +13,7 @@ from malletrain.allocator.problem.allocation_problem import AllocationProblem, C
 from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.allocator.solvers.solving import solve
 from malletrain.reproduce.bftrainer.experiments import SHORT_FRAGMENTS, TABLE_1
-from malletrain.reproduce.exhibits import Cell, Exhibit, rounded
+from malletrain.reproduce.exhibits import Cell, Exhibit, round_cells
 from malletrain.scavenger.idle_trace import Trace
 from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.job_set import ReplayJob
@@ -55,7 +55,7 @@ def solve_exhibit(jobs: Sequence[ReplayJob], rng: random.Random) -> Exhibit:
         "figure-5",
         "Fig. 5: time to solve by number of jobs and nodes",
         ("jobs", "nodes", "dp, ms", "HiGHS on counts, ms", "HiGHS on the paper's model, ms"),
-        rounded(rows, 3),
+        round_cells(rows, 3),
         "Published: typically less than a second, with Gurobi on the node-level model. The same model with HiGHS is "
         f"tried with up to {_MAX_NODE_LEVEL_JOBS} jobs, each solve up to the limit of {_NODE_LIMIT_S:g} s, and not on "
         "larger pools than the first whose median reaches it. Where only the pool constrains, counts decide, "
@@ -113,7 +113,7 @@ def _table_1(ours: Description) -> Exhibit:
         "table-1",
         "Table 1: resources that cannot be backfilled",
         ("system", "INC/h", "DEC/h", "ratio", "eq-nodes"),
-        rounded(rows),
+        round_cells(rows),
         f"This trace has {ours.nodes:,} nodes and {ours.duration_s / HOUR_S:,.0f} hours, with {ours.events:,} events. "
         "The ratio counts all nodes that the log names, some of which are no compute nodes.",
         bars(
@@ -147,7 +147,7 @@ def _figure_1(trace: Trace, ours: Description) -> Exhibit:
         "figure-1",
         "Fig. 1: cumulative distribution of fragment length",
         ("shorter than, s", "share of fragments", "share of node-time"),
-        rounded(list(zip(points.tolist(), by_number.tolist(), by_time.tolist(), strict=True))),
+        round_cells(list(zip(points.tolist(), by_number.tolist(), by_time.tolist(), strict=True))),
         f"Under ten minutes: {ours.short_fragments:.1%} of the fragments with {ours.short_node_time:.1%} of the "
         f"node-time (published, two weeks: {SHORT_FRAGMENTS[0]:.0%} and {SHORT_FRAGMENTS[1]:.0%}).",
         figure,
@@ -174,7 +174,7 @@ def _figure_6(origin: str | None, scenario: Scenario) -> Exhibit:
         "figure-6",
         "Fig. 6: idle nodes over the week",
         ("hour", "mean idle nodes", "share of nodes", "events"),
-        rounded([tuple(float(cell) if not isinstance(cell, int) else cell for cell in row) for row in rows]),
+        round_cells([tuple(float(cell) if not isinstance(cell, int) else cell for cell in row) for row in rows]),
         "The paper plots an arbitrarily chosen set of 1024 nodes; ours are the first ones of the log.",
         figure,
     )

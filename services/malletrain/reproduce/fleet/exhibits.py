@@ -14,7 +14,7 @@ from malletrain.fleet.lifecycle import fleet_global, train_flotilla
 from malletrain.fleet.lower_bound import lower_bound
 from malletrain.fleet.problem import EnsembleModel, FleetProblem
 from malletrain.fleet.rates import RateTable, rate_table
-from malletrain.reproduce.exhibits import Cell, Exhibit, rounded
+from malletrain.reproduce.exhibits import Cell, Exhibit, round_cells
 from malletrain.reproduce.fleet.trials import (
     FLEET_SECONDS,
     FLOTILLA_LENGTHS,
@@ -75,7 +75,7 @@ def trace_exhibit(scenario: Scenario) -> Exhibit:
         "trace",
         "The same ensemble on the idle nodes of a trace",
         ("planner", "time to train, s", "networks done", "utilisation, %", "samples lost to leaves", "to rescaling"),
-        rounded(rows),
+        round_cells(rows),
         f"Ours alone; {len(scenario.nodes)} nodes of {GPUS_PER_NODE} GPUs, of which at most "
         f"{most_idle(scenario.events)} are idle at once. A change of a member's GPUs stalls it for {STALL_S:.0f} s, "
         "and all its flotilla where they go at one pace; a node that leaves takes what was done since the last commit "
@@ -193,7 +193,7 @@ def gap_exhibit(instances: int = INSTANCES) -> Exhibit:
         "gap",
         f"How far from the best possible: {instances} small random ensembles",
         ("what", "mean, %", "median, %", "most, %", "instances at the optimum"),
-        rounded(rows, 3),
+        round_cells(rows, 3),
         "Ours alone. 2 to 5 networks of 20 to 180 samples/s on one GPU and 10 to 24 epochs, on 2 to 9 GPUs; their "
         "rates rise with the number of GPUs to the power of 0.7 to 1. In the simple setting each network is in one "
         "flotilla, which ends when all of it are done: all flotillas with all divisions of the GPUs are tried.",
@@ -258,7 +258,7 @@ def _preprocessing(results: FleetResults) -> Exhibit:
         "preprocessing",
         "Seconds to train everything, where all CPUs together preprocess so many samples/s for each GPU",
         ("samples/s per GPU", "how", *_HEADS),
-        rounded(rows, 5),
+        round_cells(rows, 5),
         "Flotillas share preprocessing; with the others every network preprocesses for itself. The figure shows how "
         "many times as fast flotillas are as longest first: above 1 sharing pays. The networks ask for some 50 "
         "samples/s on one GPU each. The bound shares, too.",
@@ -276,7 +276,7 @@ def _settings(results: FleetResults, field: str, title: str, values: tuple[float
         field.replace("_", "-"),
         f"FLEET-G by {title}: seconds, and flotillas",
         (title, *_HEADS, *(f"flotillas, {head}" for head in _HEADS)),
-        rounded(rows, 5),
+        round_cells(rows, 5),
         "Published: 20 samples/s and 0.8. The best value depends on the number of GPUs.",
     )
 
@@ -291,7 +291,7 @@ def _noise(results: FleetResults) -> Exhibit:
         "noise",
         "Seconds to train everything, where measured rates are wrong",
         ("how", "deviation", *_HEADS),
-        rounded(rows, 5),
+        round_cells(rows, 5),
         "Each measured rate is off by a factor with this standard deviation; members train at their true rates. "
         f"Means of {results.plan.seeds} draws.",
     )
@@ -307,7 +307,7 @@ def _unknown(results: FleetResults) -> Exhibit:
         "epochs",
         "Seconds to train everything, where epochs are known and where they are not",
         ("how", "epochs", *(f"{gpus} GPUs" for gpus in GPUS)),
-        rounded(rows, 5),
+        round_cells(rows, 5),
         "Flotillas do not ask for epochs. Longest first then knows rates only.",
     )
 
@@ -370,7 +370,7 @@ def _times(results: FleetResults) -> Exhibit:
         "table-4",
         "Table 4: time to train 100 networks with FLEET-G",
         heads,
-        rounded(rows, 5),
+        round_cells(rows, 5),
         f"{_OURS} To the letter, members get GPUs beyond the number on which they are fastest; ours never does that.",
     )
 
@@ -382,7 +382,7 @@ def _everything(results: FleetResults) -> Exhibit:
         "times",
         "Time to train everything, in seconds, without a limit of preprocessing",
         ("how", *(f"{gpus} GPUs" for gpus in GPUS)),
-        rounded(rows, 5),
+        round_cells(rows, 5),
         "The paper compares with one GPU each in random order only. Longest first needs no more than rates and "
         "epochs, and no schedule at all is faster than the bound. Makespan believes 24 epochs of every network, and "
         f"pays 30 s for each change. Random orders and homogeneous rounds are means of {results.plan.orders}.",
@@ -408,7 +408,7 @@ def _spread(results: FleetResults) -> Exhibit:
         "table-3",
         "Table 3: run lengths at 80 GPUs",
         ("runs", "published mean, s", "published deviation, s", "ours, s", "our deviation, s"),
-        rounded(rows),
+        round_cells(rows),
         f"{_OURS} Networks of a flotilla end close together; the paper does not number its flotillas. "
         "On one GPU each it reports {:,.0f} ± {:,.0f} s.".format(*RUN_LENGTHS["one GPU each"]),
     )
@@ -429,7 +429,7 @@ def _speedups(results: FleetResults) -> Exhibit:
         "figure-5",
         "Fig. 5: speed-up over one GPU each in random order",
         (*heads, "fleet, ours", "longest first", "makespan"),
-        rounded(rows, 3),
+        round_cells(rows, 3),
         "Published: FLEET-G 1.12 to 1.92. The last three columns are ours alone: much of the speed-up over a random "
         f"order is also that of the order in which the longest come first. {_OURS}",
         lines(
@@ -463,7 +463,7 @@ def _over_others(results: FleetResults) -> Exhibit:
         "figure-5-others",
         "Speed-up over longest first, and over one network after the other on all GPUs",
         ("GPUs", *(f"{how}, over {base}" for base in bases for how in hows)),
-        rounded(rows, 3),
+        round_cells(rows, 3),
         "Ours alone. Below 1 the baseline is faster. One GPU each with the longest first needs no more than rates and "
         "epochs; one after the other each network has as many GPUs as it is fastest on. Preprocessing is no limit.",
         lines(
@@ -485,7 +485,7 @@ def _waiting(results: FleetResults) -> Exhibit:
         "figure-6",
         "Fig. 6: waiting for each GPU",
         ("GPUs", "homogeneous, as drawn", "ours, s", "FLEET-G, as drawn", "ours to the letter, s", "ours, s"),
-        rounded(rows, 3),
+        round_cells(rows, 3),
         "As drawn: the paper's axis fits its other figures only if it means hundreds of seconds. Ours counts networks "
         "that are done and wait for the end of their flotilla or round.",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import correlation, median
 
-from malletrain.reproduce.exhibits import Exhibit, rounded
+from malletrain.reproduce.exhibits import Exhibit, round_cells
 from malletrain.reproduce.fleet.trials import CURVES, MEMBERS, published_problem
 from malletrain.simulator.report.axes import Axis
 from malletrain.simulator.report.plots import bars, lines
@@ -59,7 +59,7 @@ def _by_size() -> Exhibit:
         "supplement-figure-2",
         "Supplement, Fig. 2: model size, training rate and epochs",
         ("networks, the smallest first", "samples/s, median", "epochs, median"),
-        rounded(rows),
+        round_cells(rows),
         "Published: rates drop with size (232 MB to 1.19 GB); epochs have no clear correlation with it. The "
         "simulations' networks are in the order of their sizes: the rank correlation of size is "
         f"{rank_correlation(places, rates):+.2f} with rates and {rank_correlation(places, epochs):+.2f} with epochs.",
@@ -86,7 +86,7 @@ def _profiled() -> Exhibit:
         "supplement-figure-3",
         "Supplement, Fig. 3: profiled rates of 100 networks",
         ("GPUs", *(f"{name}, samples/s" for name in drawn), "least speedup", "median", "largest"),
-        rounded(rows),
+        round_cells(rows),
         f"The paper draws 100 curves. {len(CURVES)} of them could be read off; the others are between these, "
         "by their rate on one GPU (efficiency linear in its logarithm). The drawing is for ImageNet, these rates are "
         "for Caltech256.",

@@ -23,7 +23,7 @@ from malletrain.allocator.solvers.milp_counts import counts_model
 from malletrain.profiler.machine.options import ProfilingMode
 from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState
 from malletrain.profiler.machine.scale_selection import ScaleStrategy, candidate_scales
-from malletrain.reproduce.exhibits import Cell, Exhibit, rounded
+from malletrain.reproduce.exhibits import Cell, Exhibit, round_cells
 from malletrain.reproduce.malletrain.systems import GUESSES, Mix, Score, System, WorkloadKind
 from malletrain.scavenger.idle_trace import Trace
 from malletrain.simulator.profiling.advisor import LearningOptions, ProfilingAdvisor
@@ -59,7 +59,7 @@ def scaling_exhibit() -> Exhibit:
         "figure-14",
         "Fig. 14: scaling up to 32 nodes",
         ("model", "nodes", "samples/s", "speedup", "efficiency, %"),
-        rounded(rows),
+        round_cells(rows),
         "The paper measures on 32 nodes of Polaris with 128 A100. These are the curves that BFTrainer published for "
         "Summit (its Table 2), with which all replays here are made; nothing of it was measured by us.",
         lines("Fig. 14: speedup", "nodes", Axis("speedup", zero=True), series),
@@ -130,7 +130,7 @@ def fragments_exhibit(scenario: Scenario) -> Exhibit | None:
         "figure-2",
         "Fig. 2: idle nodes are scattered over the machine",
         ("hour", "idle nodes", "cabinets that they are in", "fewest cabinets for as many", "alone in their cabinet"),
-        rounded(rows),
+        round_cells(rows),
         f"The paper draws one moment of Polaris. Here: {len(sizes)} cabinets of this log, by the names of its nodes; "
         f"in the mean {mean[0]:.1f} idle nodes in {mean[1]:.1f} cabinets, where {mean[2]:.1f} would hold them; "
         f"{100 * mean[3] / mean[0]:.0f} % have no idle node beside them.",
@@ -239,7 +239,7 @@ def throughput_exhibit(scores: Scores, hours: float, samples: float) -> Exhibit:
             "profiles",
             "node-hours in profiles",
         ),
-        rounded(rows),
+        round_cells(rows),
         f"Published: MalleTrain processes up to {100 * PUBLISHED_GAIN:.1f} % more than FreeTrain with guesses. Ours: "
         + "; ".join(gains)
         + f". Jobs of {samples / 1e6:g} million samples; profiles are charged in full: stalls of the job and of those "
@@ -317,7 +317,7 @@ def order_exhibit(up_s: float, down_s: float, visit_s: float) -> Exhibit:
         "figure-6",
         "Fig. 6: inverse order against incremental order",
         ("largest scale", "measured", "order", "growths", "seconds", "node-seconds stalled", "node-seconds held"),
-        rounded(rows),
+        round_cells(rows),
         f"A job starts on one node; R_up {up_s:g} s, R_down {down_s:g} s, {visit_s:g} s at each scale. Published: one "
         "growth instead of four for five nodes. The inverse order spares R_up - R_down at every step but the first.",
         lines("Fig. 6: node-seconds that stand still", "largest scale", Axis("node-seconds", zero=True), series),
@@ -367,7 +367,7 @@ def truth_exhibit(rows: Sequence[ProfileAccuracy], exhaustive: Mapping[str, floa
             "% of every scale",
             "seconds",
         ),
-        rounded(table, 3),
+        round_cells(table, 3),
         "The job trains on one node, then 63 more come; it may use 64. Errors are over all 64 scales. The last but one "
         "column compares with measuring every scale in the same way, at the smaller noise.",
     )
@@ -379,7 +379,7 @@ def solver_exhibit(times: Sequence[tuple[int, float]], cores: int) -> Exhibit:
         "figure-8",
         "Fig. 8: time of a solve while 1 to 40 allocators solve at once",
         ("allocators", "mean, ms"),
-        rounded(times, 3),
+        round_cells(times, 3),
         f"Published: constant until there are more of them than cores (32). Here there are {cores}.",
         lines(
             "Fig. 8: time of a solve",
@@ -480,7 +480,7 @@ def start_exhibit(always: Sequence[StartScore], never: Sequence[StartScore]) -> 
         "start-cost",
         "What profiling costs at the start: always against never",
         ("hours", "samples until then, always against never, %", "± (95 %)", "seeds"),
-        rounded(rows, 3),
+        round_cells(rows, 3),
         f"{len(always)} workloads of networks that nobody knows (NAS), from an empty machine on, with and without "
         f"profiles; without, curves are learned in ordinary running. The paper has no such figure.{costs}",
         lines(
@@ -513,7 +513,7 @@ def gaps_exhibit(trace: Trace, rng: random.Random) -> Exhibit | None:
         "figure-9",
         "Fig. 9: gaps between events, cumulative",
         ("shorter than, s", "this trace", "generated as Polaris"),
-        rounded([(limit, ours[limit], theirs[limit]) for limit in ours]),
+        round_cells([(limit, ours[limit], theirs[limit]) for limit in ours]),
         "Published: over 50 % of Polaris's gaps are shorter than 10 s; Polaris has more of up to 60 s, and Summit more "
         f"of 60 to 600 s. Here: {theirs[10.0]:.0%} below 10 s, {theirs[60.0]:.0%} against {ours[60.0]:.0%} below 60 s, "
         f"and {middle[1]:.0%} against {middle[0]:.0%} between. Polaris's log tells of no idle nodes and is "
@@ -556,7 +556,7 @@ def lengths_exhibit(trace: Trace, rng: np.random.Generator) -> Exhibit:
         "figure-11",
         "Fig. 11: lengths of fragments, of the log and of synthetic traces",
         ("seconds", *(f"{name}, share" for name in counted)),
-        rounded([(name, *(values[place] for values in shares.values())) for place, name in enumerate(names)]),
+        round_cells([(name, *(values[place] for values in shares.values())) for place, name in enumerate(names)]),
         f"Published: synthetic traces keep the distribution of the log. Here {len(real):,} fragments of the log, and "
         "the cumulative shares of synthetic ones differ from theirs by "
         + ", ".join(f"at most {100 * value:.1f} points ({name})" for name, value in apart.items())

@@ -10,7 +10,7 @@ from typing import ClassVar
 from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter
 from pydantic import ValidationError as Invalid
 
-from malletrain.reproduce.exhibits import Cell, Exhibit, rounded
+from malletrain.reproduce.exhibits import Cell, Exhibit, round_cells
 from malletrain.reproduce.malletrain.exhibits import PUBLISHED_GAIN, interval, published_rates
 from malletrain.reproduce.malletrain.systems import System
 from malletrain.runtime.errors import InvalidInputError
@@ -205,7 +205,7 @@ def rows_of(evaluation: RealEvaluation) -> tuple[tuple[Cell, ...], ...]:
                 100 * used / offered if offered else None,
             )
         )
-    return rounded(rows)
+    return round_cells(rows)
 
 
 def real_exhibit(evaluation: RealEvaluation) -> Exhibit:

@@ -25,7 +25,7 @@ from malletrain.runtime.access.policy import REQUIRED_ROLES, admits, allows, is_
 from malletrain.runtime.access.revocation import RevocationFile
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.errors import MalleTrainError
-from malletrain.runtime.method_handlers import Continuation, Handler, surrounded
+from malletrain.runtime.method_handlers import Continuation, Handler, surround_calls
 from malletrain.tls.credentials import has_tls, peer_roles
 
 
@@ -55,7 +55,7 @@ class PeerInterceptor(grpc.aio.ServerInterceptor):
             await _check(context, method, required, needs_tls=needs_tls)
             yield request
 
-        return surrounded(handler, checked)
+        return surround_calls(handler, checked)
 
 
 async def _check(context: Any, method: str, required: Role | None, *, needs_tls: bool) -> None:
@@ -205,7 +205,7 @@ def _refusing(
         await context.abort(code, str(error))
         yield  # never reached
 
-    return surrounded(handler, refusing)
+    return surround_calls(handler, refusing)
 
 
 def _audited(handler: Handler, method: str, identity: Identity | None) -> Handler:
@@ -220,7 +220,7 @@ def _audited(handler: Handler, method: str, identity: Identity | None) -> Handle
                 audit(method, identity, _message(handler, request), context.peer(), str(context.details()))
             raise
 
-    return surrounded(handler, audited)
+    return surround_calls(handler, audited)
 
 
 def _message(handler: Handler, request: Any) -> Any:

@@ -25,7 +25,7 @@ from malletrain.runtime.access.policy import REQUIRED_ROLES
 from malletrain.runtime.admission.peers import PeerNames
 from malletrain.runtime.errors import LimitExceededError
 from malletrain.runtime.limits import ServerLimits
-from malletrain.runtime.method_handlers import Continuation, Handler, surrounded
+from malletrain.runtime.method_handlers import Continuation, Handler, surround_calls
 
 _ALWAYS_ADMITTED = 16
 """Calls under way that every known caller may have, however many others have: a drain must be confirmed."""
@@ -229,7 +229,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
             return None
         identity = _identity()
         if identity is None and _needs_token(handler_call_details.method):
-            return surrounded(handler, _without_message, takes_stream=True)
+            return surround_calls(handler, _without_message, takes_stream=True)
         takes_stream = handler.request_streaming
 
         @asynccontextmanager
@@ -241,7 +241,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
                 else:
                     yield await self._messages.take_message(caller, context)
 
-        return surrounded(handler, admitting, takes_stream=True)
+        return surround_calls(handler, admitting, takes_stream=True)
 
     @asynccontextmanager
     async def _admitted(self, identity: Identity | None, context: Any) -> AsyncIterator[Caller]:

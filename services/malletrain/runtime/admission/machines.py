@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from malletrain.runtime.admission.peers import PeerNames
-from malletrain.runtime.method_handlers import Continuation, Handler, surrounded
+from malletrain.runtime.method_handlers import Continuation, Handler, surround_calls
 
 _ROOT = 0
 
@@ -57,7 +57,7 @@ class MachineCalls(grpc.aio.ServerInterceptor):
             async with self._limit_calls(context):
                 yield self._timely(request, context) if takes_stream else request
 
-        return surrounded(handler, limited)
+        return surround_calls(handler, limited)
 
     @asynccontextmanager
     async def _limit_calls(self, context: Any) -> AsyncIterator[None]:

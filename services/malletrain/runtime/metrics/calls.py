@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from malletrain.runtime.method_handlers import Continuation, Handler, surrounded
+from malletrain.runtime.method_handlers import Continuation, Handler, surround_calls
 
 _METHOD = ("rpc_service", "rpc_method")
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -52,7 +52,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             method = self._methods[handler_call_details.method] = self._method(
                 handler_call_details.method, streaming=bool(handler.response_streaming or handler.request_streaming)
             )
-        return surrounded(handler, method.counted)
+        return surround_calls(handler, method.counted)
 
     def _method(self, path: str, *, streaming: bool) -> _Method:
         _, service, name = path.split("/", 2)

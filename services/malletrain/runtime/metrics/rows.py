@@ -24,7 +24,7 @@ class JobRow:
     owner: str = ""
 
 
-def limited(rows: Sequence[JobRow], most: int) -> Iterable[JobRow]:
+def limit_rows(rows: Sequence[JobRow], most: int) -> Iterable[JobRow]:
     """The first rows, and the sum of the others in one more.
 
     Args:

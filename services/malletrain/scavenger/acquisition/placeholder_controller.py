@@ -35,7 +35,7 @@ from malletrain.scavenger.machine.placeholders import (
     PlaceholderPhase,
     PlaceholderPolicy,
     find_lost,
-    unlisted,
+    find_unlisted,
 )
 from malletrain.scavenger.sources.base import PlaceholderStatus, SourceError
 
@@ -223,7 +223,7 @@ class PlaceholderController:
             raise
         self._unanswered = 0
         missing = self.state.missing(listed, asked_at, self._policy)
-        doubtful = [*missing, *unlisted(agents, listed)]
+        doubtful = [*missing, *find_unlisted(agents, listed)]
         ends = await self._client.explain(doubtful) if doubtful else {}
         self.has_listed = True
         self._unsure = False

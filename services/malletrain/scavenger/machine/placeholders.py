@@ -162,7 +162,7 @@ class LostPlaceholders:
     doubted: Mapping[str, str] = field(default_factory=dict)
 
 
-def unlisted(agents: Mapping[str, str], listed: Mapping[str, ListedPlaceholder]) -> list[str]:
+def find_unlisted(agents: Mapping[str, str], listed: Mapping[str, ListedPlaceholder]) -> list[str]:
     """Placeholders of agents that the scheduler does not list: it is to be asked for the end of each.
 
     Args:
@@ -184,8 +184,8 @@ def find_lost(
     nodes on which our agents are to a main job, and nobody tells the agents.
 
     Args:
-        agents: As for `unlisted`.
-        listed: As for `unlisted`.
+        agents: As for `find_unlisted`.
+        listed: As for `find_unlisted`.
         ends: How placeholders have ended that are not listed. One that is in neither has another state.
         doubted: Those of the list before. Two lists must agree: a scheduler may start a job before it says so.
     """

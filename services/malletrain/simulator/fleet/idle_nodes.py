@@ -16,7 +16,7 @@ from malletrain.fleet.lifecycle import FleetRun, train_to_next_end
 from malletrain.fleet.makespan import Replanning
 from malletrain.fleet.problem import FleetProblem
 from malletrain.fleet.rates import RateTable, rate_table
-from malletrain.fleet.remaining_work import replanned
+from malletrain.fleet.remaining_work import replan_counts
 from malletrain.fleet.replan import after_join, after_leave
 from malletrain.fleet.sharing import of_flotillas
 from malletrain.model.scaling import ScalingPoint
@@ -98,7 +98,7 @@ class ByRemainingWork:
 
     def divide(self, moment: FleetMoment) -> Division:
         """Anew, if that is worth its stalls."""
-        return Division(replanned(self.table, moment.work, moment.counts, moment.gpus, STALL_S))
+        return Division(replan_counts(self.table, moment.work, moment.counts, moment.gpus, STALL_S))
 
     def speeds(self, rates: Mapping[int, float]) -> Mapping[int, float]:
         """Each member at its own rate: none waits for another."""

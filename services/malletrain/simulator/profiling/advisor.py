@@ -71,7 +71,7 @@ def measured_point(
     if count < 5 or rate <= 0:
         return None
     kept = min(count, FULL_WINDOW)
-    times = scattered(kept, noise, rng) * (samples / rate)
+    times = draw_step_times(kept, noise, rng) * (samples / rate)
     steps = [(float(time), samples) for time in times]
     robust = robust_rate(steps, _FENCE, _MAX_OUTLIERS)
     if robust is None:
@@ -93,7 +93,9 @@ def approximate_point(
     )
 
 
-def scattered(count: int, noise: StepNoise, rng: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def draw_step_times(
+    count: int, noise: StepNoise, rng: np.random.Generator
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Times of `count` steps relative to the undisturbed time, shape (count,): positive, mean 1 apart from hiccups."""
     shape = 1.0 / noise.spread**2 if noise.spread > 0 else 1e12
     times = rng.gamma(shape, 1.0 / shape, count)

@@ -57,7 +57,7 @@ class ProfileAccuracy:
     seconds: float
 
 
-def kneed(single: float, knee: int, largest: int) -> tuple[ScalingPoint, ...]:
+def curve_with_knee(single: float, knee: int, largest: int) -> tuple[ScalingPoint, ...]:
     """A curve that is linear up to a knee and almost flat beyond it, as with a saturated network or file system."""
     rates = (single * (min(n, knee) + 0.1 * max(0, n - knee)) for n in range(1, largest + 1))
     return tuple(ScalingPoint(n, rate) for n, rate in zip(range(1, largest + 1), rates, strict=True))
@@ -67,7 +67,7 @@ def shapes_of(published: Curves) -> dict[str, tuple[ScalingPoint, ...]]:
     """True curves by name: the published ones, and some with a knee, up to 64 nodes."""
     shapes = {name: tuple(point for point in curve if point.nodes > 0) for name, curve in published.items()}
     for knee in (6, 12, 24):
-        shapes[f"knee at {knee}"] = kneed(1000.0, knee, 64)
+        shapes[f"knee at {knee}"] = curve_with_knee(1000.0, knee, 64)
     return shapes
 
 
@@ -127,7 +127,7 @@ def _compare(
     )
 
 
-def averaged(rows: Sequence[ProfileAccuracy]) -> ProfileAccuracy:
+def average_accuracy(rows: Sequence[ProfileAccuracy]) -> ProfileAccuracy:
     """The mean of repetitions; scales and worst error are those of the least accurate one."""
     worst = max(rows, key=lambda row: row.mean_error)
     return replace(

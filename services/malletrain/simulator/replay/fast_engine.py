@@ -23,7 +23,7 @@ from malletrain.job_manager.machine.admission import (
     admission_pass,
     first_in_line,
 )
-from malletrain.job_manager.machine.fair_share import OwnerUse, settled, weighed
+from malletrain.job_manager.machine.fair_share import OwnerUse, settle_ledger, weigh_owners
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.machine.stays import LearnedStay
 from malletrain.simulator.replay.arrivals import Arrivals, QueueEmpty
@@ -199,9 +199,9 @@ class OwnerAccounts:
         held: Counter[str] = Counter()
         for run in jobs:
             held[run.job.owner] += run.count
-        self._ledger = settled(self._ledger, held, now_s, self._half_life_s)
+        self._ledger = settle_ledger(self._ledger, held, now_s, self._half_life_s)
         if weigh:
-            self._ledger = weighed(self._ledger, frozenset(held), now_s, self._half_life_s)
+            self._ledger = weigh_owners(self._ledger, frozenset(held), now_s, self._half_life_s)
             for run in jobs:
                 run.share_weight = self._ledger[run.job.owner].weight
 

@@ -9,7 +9,7 @@ from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.report.answers import Answers, Estimate, Harvest, HourlyRates
 from malletrain.simulator.report.delays import REFERENCE, MeasuredDelay
 from malletrain.simulator.report.trace_notes import TraceNotes
-from malletrain.simulator.report.wording import NONE, number, period, rounded, share, span, zone_of
+from malletrain.simulator.report.wording import NONE, number, period, round_value, share, span, zone_of
 
 _MUCH_SKIPPED = 0.01
 
@@ -92,9 +92,9 @@ def gain_card(answers: Answers, rates: HourlyRates) -> Card:
     tiles = [
         _idle(answers),
         Tile(
-            f"{rounded(gain.nodes.value)} {_plural(gain.nodes.value, 'node')}",
+            f"{round_value(gain.nodes.value)} {_plural(gain.nodes.value, 'node')}",
             "of your own, always there, would train as much",
-            _join(f"{rounded(gain.idle_nodes)} idle on average", _interval(gain.nodes)),
+            _join(f"{round_value(gain.idle_nodes)} idle on average", _interval(gain.nodes)),
         ),
         *_worth(gain.yearly or gain.measured, answers, rates),
     ]
@@ -112,8 +112,8 @@ def gain_card(answers: Answers, rates: HourlyRates) -> Card:
 def _idle(answers: Answers) -> Tile:
     gain = answers.gain
     if gain.idle_share is None:
-        return Tile(rounded(gain.idle_node_hours), "node-hours were idle", "how many nodes there are is not known")
-    idle = f"{rounded(gain.idle_node_hours)} of {rounded(gain.node_hours)} node-hours"
+        return Tile(round_value(gain.idle_node_hours), "node-hours were idle", "how many nodes there are is not known")
+    idle = f"{round_value(gain.idle_node_hours)} of {round_value(gain.node_hours)} node-hours"
     return Tile(share(gain.idle_share.value), "of all node-hours were idle", _join(idle, _shares(gain.idle_share)))
 
 
@@ -135,9 +135,9 @@ def _worth(harvest: Harvest, answers: Answers, rates: HourlyRates) -> list[Tile]
     known = [(harvest.node_hours, "node-hours")]
     if harvest.gpu_hours is not None:
         known.append((harvest.gpu_hours, "GPU-hours"))
-    tiles = [Tile(rounded(entry.value), f"{unit} {when}", _interval(entry)) for entry, unit in known]
+    tiles = [Tile(round_value(entry.value), f"{unit} {when}", _interval(entry)) for entry, unit in known]
     if harvest.money is not None:
-        value = " ".join(part for part in (rates.currency, rounded(harvest.money.value)) if part)
+        value = " ".join(part for part in (rates.currency, round_value(harvest.money.value)) if part)
         tiles.append(Tile(value, f"{when}, at {_rate_in_words(rates)}", _interval(harvest.money)))
     return tiles
 
@@ -159,7 +159,7 @@ def cost_card(answers: Answers, delay: MeasuredDelay | None) -> Card:
     if cost.per_day is None:
         tiles = [Tile(number(cost.taken_back), f"times a node is taken back in {span(answers.duration_s)}", stays)]
     else:
-        tiles = [Tile(rounded(cost.per_day), "times a day a node is taken back", stays)]
+        tiles = [Tile(round_value(cost.per_day), "times a day a node is taken back", stays)]
     sentences = []
     if delay is not None:
         tiles.append(Tile(f"{delay.seconds:,.2f} s", delay.what, f"Measured: {delay.source}"))
@@ -228,7 +228,7 @@ def warnings_of(answers: Answers, notes: TraceNotes, work: str) -> tuple[str, ..
 def _interval(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return ""
-    return f"likely {rounded(estimate.low)} to {rounded(estimate.high)}"
+    return f"likely {round_value(estimate.low)} to {round_value(estimate.high)}"
 
 
 def _shares(estimate: Estimate) -> str:
@@ -246,4 +246,4 @@ def _percent(value: float) -> float:
 
 
 def _plural(count: float, word: str) -> str:
-    return word if rounded(count) in ("1", "1.00") else f"{word}s"
+    return word if round_value(count) in ("1", "1.00") else f"{word}s"

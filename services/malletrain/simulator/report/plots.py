@@ -99,7 +99,9 @@ def lines(
     return Chart(title, draw)
 
 
-def stacked(title: str, x: TimeAxis, y: Axis | str, edges_s: ArrayLike, layers: Mapping[str, Sequence[float]]) -> Chart:
+def stack_layers(
+    title: str, x: TimeAxis, y: Axis | str, edges_s: ArrayLike, layers: Mapping[str, Sequence[float]]
+) -> Chart:
     """Layers over time, one on the other, so that none is behind another.
 
     Args:

@@ -34,7 +34,7 @@ from malletrain.simulator.report.answers import Answers, Estimate, HourlyRates, 
 from malletrain.simulator.report.axes import Axis, Kind, TimeAxis
 from malletrain.simulator.report.delays import MeasuredDelay
 from malletrain.simulator.report.page import as_markup, render
-from malletrain.simulator.report.plots import Chart, Mark, bars, lines, stacked, time_bars
+from malletrain.simulator.report.plots import Chart, Mark, bars, lines, stack_layers, time_bars
 from malletrain.simulator.report.trace_notes import notes_of
 from malletrain.simulator.report.wording import moment_of, number, period, share, zone_of
 
@@ -189,7 +189,7 @@ def _nodes(x: TimeAxis, scenario: Scenario, evaluation: Evaluation) -> Captioned
     used = integral_between(decisions["time_s"], decisions["used"], edges) / lengths
     layers = {"trained on": used.tolist(), "idle, not used": np.maximum(idle - used, 0.0).tolist()}
     held = float(used.sum() / idle.sum()) if idle.sum() else 0.0
-    chart = stacked("Idle nodes, and what is trained on", x, "nodes", edges, layers)
+    chart = stack_layers("Idle nodes, and what is trained on", x, "nodes", edges, layers)
     caption = f"Nodes that the main queue leaves idle. The trainings hold {100 * held:.1f} % of these node-hours."
     return CaptionedChart("nodes", caption, chart)
 

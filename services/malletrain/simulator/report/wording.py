@@ -22,7 +22,7 @@ def number(value: float | None, digits: int = 0) -> str:
     return NONE if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
 
 
-def rounded(value: float | None) -> str:
+def round_value(value: float | None) -> str:
     """A number with about three digits that count, so that it does not say more than it knows."""
     if value is None or not math.isfinite(value):
         return NONE

@@ -13,7 +13,7 @@ from malletrain.supervisor.loop.event_loop import EventLoop, Keep
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
 
-class StateBoard:
+class PublishedState:
     """The newest state, and waiting for the next."""
 
     def __init__(self) -> None:
@@ -49,24 +49,24 @@ class StateBoard:
 class SupervisorService(supervisor_pb2_grpc.SupervisorServiceServicer):
     """Passes commands to the event loop."""
 
-    def __init__(self, event_loop: EventLoop, board: StateBoard, slots_per_node: int) -> None:
+    def __init__(self, event_loop: EventLoop, published: PublishedState, slots_per_node: int) -> None:
         """
         Args:
             slots_per_node: Worker processes on every host of the job.
         """
         self._slots = slots_per_node
         self._event_loop = event_loop
-        self._board = board
+        self._published = published
 
     def GetState(self, request: Any, context: Any) -> supervisor_pb2.GetStateResponse:
         """The present state."""
         del request, context
-        return supervisor_pb2.GetStateResponse(state=self._board.newest())
+        return supervisor_pb2.GetStateResponse(state=self._published.newest())
 
     def WatchState(self, request: Any, context: Any) -> Iterator[supervisor_pb2.WatchStateResponse]:
         """The present state, then every change."""
         del request
-        for state in self._board.changes(context.is_active):
+        for state in self._published.changes(context.is_active):
             yield supervisor_pb2.WatchStateResponse(state=state)
 
     def SetHosts(
