@@ -31,7 +31,7 @@ _MEDIAN_S, _SPREAD = 1200.0, 1.8
 _MAX_S = 3 * 86_400.0
 _PATIENCE_S = 7200.0
 """After so long a wait of the first job in the queue, nothing is started before it."""
-_LARGEST = 64
+_MAX_GPUS = 64
 _MAX_PARALLEL = 20
 _UP_S, _DOWN_S = 18.0, 12.0
 _WARM_UP_S = 4 * 86_400.0
@@ -153,7 +153,7 @@ def training(*, by_gpu: bool) -> ReplayJob:
     gpus = [1, 2, 4, 8, 16, 32, 64] if by_gpu else [8, 16, 32, 64]
     unit = 1 if by_gpu else GPUS
     curve = tuple(ScalingPoint(count // unit, 100.0 * count**0.95) for count in gpus)
-    return ReplayJob("J", "model", 0.0, _UP_S, _DOWN_S, 1, _LARGEST // unit, 4e7, curve)
+    return ReplayJob("J", "model", 0.0, _UP_S, _DOWN_S, 1, _MAX_GPUS // unit, 4e7, curve)
 
 
 def measure(nodes: int, days: float, load: float, seed: int) -> dict[str, float]:

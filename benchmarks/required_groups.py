@@ -22,7 +22,7 @@ from malletrain.allocator.solvers.solving import solve
 from malletrain.model.scaling import ScalingPoint
 from malletrain.model.topology import TopologyPreference
 
-_MOST = 64
+_MAX_NODES = 64
 _CASES = ((64, 12, 8), (256, 30, 16), (1024, 80, 32), (4608, 200, 18), (4608, 200, 36))
 """Numbers of nodes, of jobs, of nodes per rack."""
 _MORE = re.compile(r"at most ([0-9.]+)% more")
@@ -37,7 +37,7 @@ def problem(rng: random.Random, case: tuple[int, int, int], share: float, runnin
     demands = []
     for number in range(jobs):
         requires = rng.random() < share
-        largest = min(_MOST, rack) if requires else _MOST
+        largest = min(_MAX_NODES, rack) if requires else _MAX_NODES
         rate, power = rng.uniform(50, 200), rng.uniform(0.6, 0.98)
         held: tuple[str, ...] = ()
         if rng.random() < running:

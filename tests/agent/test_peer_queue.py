@@ -21,7 +21,7 @@ async def test_messages_come_in_order_and_the_end_after_them() -> None:
 
 
 async def test_a_peer_that_takes_nothing_is_given_up() -> None:
-    queue: PeerQueue[int] = PeerQueue(most=2)
+    queue: PeerQueue[int] = PeerQueue(max_waiting=2)
     for number in range(3):
         queue.put(number)
     assert queue.overflowed

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.client.noise_estimate import LEAST_MEASUREMENTS, RANGE, NoiseEstimate, SquareNorms, between_steps
+from malletrain.client.noise_estimate import MIN_MEASUREMENTS, RANGE, NoiseEstimate, SquareNorms, between_steps
 
 positive = st.floats(1e-3, 1e3)
 
@@ -47,7 +47,7 @@ def test_it_finds_the_noise_scale_of_normal_gradients(workers: int, batch: int) 
 
 def test_it_is_not_known_at_first_and_follows_a_change() -> None:
     estimate, before, later = NoiseEstimate(), SquareNorms(3.0, 1.0, 2.0, 2.0), SquareNorms(11.0, 1.0, 6.0, 2.0)
-    for _ in range(LEAST_MEASUREMENTS):
+    for _ in range(MIN_MEASUREMENTS):
         assert estimate.noise_scale is None
         estimate = estimate.after(before)
     assert estimate.noise_scale == pytest.approx(2.0), "|G|² = 1, tr(S) = 2"
@@ -58,7 +58,7 @@ def test_it_is_not_known_at_first_and_follows_a_change() -> None:
 
 def repeated(norms: SquareNorms) -> float | None:
     estimate = NoiseEstimate()
-    for _ in range(LEAST_MEASUREMENTS):
+    for _ in range(MIN_MEASUREMENTS):
         estimate = estimate.after(norms)
     return estimate.noise_scale
 

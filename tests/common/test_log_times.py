@@ -198,7 +198,7 @@ def test_of_a_file_the_last_entries_are_kept() -> None:
     content = content[-MAX_FILE_BYTES:].partition(b"\n")[2]
     last = tuple(range(20_001 - MAX_ENTRIES, 20_001))
     assert read_times(content) == LogTimes(last, last)
-    fewer = read_times(content, most=100)
+    fewer = read_times(content, max_lines=100)
     assert 90 <= len(fewer.sizes) <= 100
     assert fewer.size == 20_000
     assert set(fewer.sizes) <= set(last)

@@ -76,7 +76,7 @@ def test_a_batch_that_stays_the_same_has_linear_value() -> None:
     known = goodput_curve(GoodputTerms(), GradientNoise(1000.0, 8.0), 1)
     assert known == ValueCurve(efficiency=StatisticalEfficiency(1000.0, 8.0, 8.0))
     assert not known.linear
-    assert known.most == 1.0
+    assert known.max_sample_value == 1.0
 
 
 @given(st.builds(GradientNoise, noise_scales, st.floats(0, MAX_BATCH)), st.integers(1, 10**6))

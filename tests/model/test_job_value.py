@@ -10,8 +10,8 @@ from malletrain.model.goodput import GoodputTerms
 from malletrain.model.job_value import (
     LINEAR,
     LINEAR_VALUE,
-    MAX_MOST,
-    MIN_MOST,
+    MAX_SAMPLE_VALUE,
+    MIN_SAMPLE_VALUE,
     Deadline,
     SpeedValue,
     ValueCurve,
@@ -79,9 +79,11 @@ def test_a_deadline_needs_what_is_left_in_the_time_that_is_left() -> None:
 
 
 def test_the_most_that_a_sample_counts_for() -> None:
-    assert parse_value("linear").most == parse_value("diminishing=0.3").most == 1.0
-    assert parse_value("deadline=1h:7").most == 7.0
-    assert parse_value("points=1:0.5,2:5,4:6").most == 2.5
-    assert parse_value("points=0.001:1000000").most == MAX_MOST
-    assert ValueCurve(points=(ValuePoint(1e-320, 1e6),)).most == MAX_MOST, "stored before there was a least speedup"
-    assert parse_value("points=1:0").most == MIN_MOST
+    assert parse_value("linear").max_sample_value == parse_value("diminishing=0.3").max_sample_value == 1.0
+    assert parse_value("deadline=1h:7").max_sample_value == 7.0
+    assert parse_value("points=1:0.5,2:5,4:6").max_sample_value == 2.5
+    assert parse_value("points=0.001:1000000").max_sample_value == MAX_SAMPLE_VALUE
+    assert ValueCurve(points=(ValuePoint(1e-320, 1e6),)).max_sample_value == MAX_SAMPLE_VALUE, (
+        "stored before there was a least speedup"
+    )
+    assert parse_value("points=1:0").max_sample_value == MIN_SAMPLE_VALUE

@@ -73,8 +73,8 @@ def read_job(environ: Mapping[str, str]) -> JobContext | None:
         checkpoint_directory=directory / CHECKPOINTS_FOLDER,
         monitor=_required(environ, env.MONITOR, "HOST:PORT of Monitor"),
         node=environ.get(env.NODE, ""),
-        slots_per_node=_whole_number(environ, env.SLOTS_PER_NODE, default=1, least=1),
-        target_samples=_whole_number(environ, env.TARGET_SAMPLES, default=0, least=0),
+        slots_per_node=_whole_number(environ, env.SLOTS_PER_NODE, default=1, minimum=1),
+        target_samples=_whole_number(environ, env.TARGET_SAMPLES, default=0, minimum=0),
         lineage=_lineage(environ),
         # Supervisors of later versions tell each worker its lineage.
         beside_release_0_1=bool(environ.get(env.SUPERVISOR)) and not environ.get(env.LINEAGE),
@@ -94,7 +94,7 @@ def read_batch_per_worker(environ: Mapping[str, str]) -> int | None:
     """
     if not environ.get(env.BATCH_PER_WORKER):
         return None
-    return _whole_number(environ, env.BATCH_PER_WORKER, default=1, least=1)
+    return _whole_number(environ, env.BATCH_PER_WORKER, default=1, minimum=1)
 
 
 def read_workers_per_replica(environ: Mapping[str, str]) -> int:
@@ -105,8 +105,8 @@ def read_workers_per_replica(environ: Mapping[str, str]) -> int:
     """
     if not environ.get(env.NODES_PER_REPLICA):
         return 0
-    nodes = _whole_number(environ, env.NODES_PER_REPLICA, default=1, least=1)
-    return nodes * _whole_number(environ, env.SLOTS_PER_NODE, default=1, least=1)
+    nodes = _whole_number(environ, env.NODES_PER_REPLICA, default=1, minimum=1)
+    return nodes * _whole_number(environ, env.SLOTS_PER_NODE, default=1, minimum=1)
 
 
 def read_collective_seconds(environ: Mapping[str, str]) -> float:
@@ -115,7 +115,7 @@ def read_collective_seconds(environ: Mapping[str, str]) -> float:
     Raises:
         ValueError: the variable is not a whole number, at least 1.
     """
-    return float(_whole_number(environ, env.COLLECTIVE_SECONDS, default=int(DEFAULT_LIMITS.collective), least=1))
+    return float(_whole_number(environ, env.COLLECTIVE_SECONDS, default=int(DEFAULT_LIMITS.collective), minimum=1))
 
 
 def read_rank(environ: Mapping[str, str], modules: Mapping[str, ModuleType]) -> WorkerRank:
@@ -158,10 +158,10 @@ def _required(environ: Mapping[str, str], name: str, expected: str) -> str:
     return value
 
 
-def _whole_number(environ: Mapping[str, str], name: str, default: int, least: int) -> int:
+def _whole_number(environ: Mapping[str, str], name: str, default: int, minimum: int) -> int:
     text = environ.get(name) or str(default)
-    if not text.isdecimal() or int(text) < least:
-        raise ValueError(f"{name}: expected a whole number, at least {least}, got {text!r}")
+    if not text.isdecimal() or int(text) < minimum:
+        raise ValueError(f"{name}: expected a whole number, at least {minimum}, got {text!r}")
     return int(text)
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 DECAY = 0.99
 """Factor of the weight of a measurement with each later one: some hundred of them count."""
-LEAST_MEASUREMENTS = 30
+MIN_MEASUREMENTS = 30
 """Before so many there is no estimate."""
 RANGE = 1e4
 """An estimate is at least the batch divided by this and at most the batch times this: what lies beyond can't be
@@ -84,7 +84,7 @@ class NoiseEstimate:
 
         Where the mean of |G|² is not above 0, the noise is larger than can be measured, and phi is the greatest value.
         """
-        if self.measurements < LEAST_MEASUREMENTS:
+        if self.measurements < MIN_MEASUREMENTS:
             return None
         least, most = self.batch / RANGE, self.batch * RANGE
         if self.signal <= 0:

@@ -241,8 +241,8 @@ def new_reporter_id(node: str) -> str:
     return f"{node or os.uname().nodename}.{os.getpid()}.{os.urandom(4).hex()}"[-256:]
 
 
-def _within(name: str, value: int, least: int, most: int) -> int:
+def _within(name: str, value: int, minimum: int, maximum: int) -> int:
     number = operator.index(value)
-    if not least <= number <= most:
-        raise ValueError(f"{name}: expected {least} to {most}, got {number}")
+    if not minimum <= number <= maximum:
+        raise ValueError(f"{name}: expected {minimum} to {maximum}, got {number}")
     return number

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Generic, TypeVar
 
-_MOST = 4096
+_MAX_WAITING = 4096
 
 MessageT = TypeVar("MessageT")
 
@@ -20,13 +20,13 @@ class PeerQueue(Generic[MessageT]):
         overflowed: Whether it was closed because the peer took nothing.
     """
 
-    def __init__(self, most: int = _MOST) -> None:
+    def __init__(self, max_waiting: int = _MAX_WAITING) -> None:
         """
         Args:
-            most: Messages that may wait.
+            max_waiting: Messages that may wait.
         """
         self.overflowed = False
-        self._most = most
+        self._max_waiting = max_waiting
         self._waiting: deque[MessageT] = deque()
         self._closed = False
         self._changed = asyncio.Event()
@@ -38,7 +38,7 @@ class PeerQueue(Generic[MessageT]):
         """Add a message. It is dropped if the queue is closed."""
         if self._closed:
             return
-        if len(self._waiting) >= self._most:
+        if len(self._waiting) >= self._max_waiting:
             self.overflowed = True
             self._waiting.clear()
             self._closed = True

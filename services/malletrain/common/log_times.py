@@ -73,9 +73,9 @@ class LogTimes:
         # An entry says by when all up to its size was written, so the later one of two is kept.
         return LogTimes(self.sizes[1:half:2] + self.sizes[half:], self.times[1:half:2] + self.times[half:])
 
-    def reduced(self, most: int) -> LogTimes:
+    def reduced(self, max_entries: int) -> LogTimes:
         """At most about so many entries, evenly chosen; the last one stays."""
-        step = -(-len(self.sizes) // max(1, most))
+        step = -(-len(self.sizes) // max(1, max_entries))
         if step <= 1:
             return self
         begin = (len(self.sizes) - 1) % step
@@ -101,17 +101,17 @@ def entry_text(size: int, unix_ms: int) -> str:
     return f"{size} {unix_ms}\n"
 
 
-def read_times(content: bytes, most: int = MAX_ENTRIES) -> LogTimes:
+def read_times(content: bytes, max_lines: int = MAX_ENTRIES) -> LogTimes:
     """What a file says; lines that make no sense are passed over.
 
     No more than the last `MAX_ENTRIES` lines are looked at: whoever has planted the file pays for no more work.
 
     Args:
         content: Of the file, as much as was read.
-        most: At how many lines to look, evenly chosen among these, the last one included.
+        max_lines: At how many lines to look, evenly chosen among these, the last one included.
     """
     lines = content[:MAX_FILE_BYTES].removesuffix(b"\n").rsplit(b"\n", MAX_ENTRIES)[-MAX_ENTRIES:]
-    step = -(-len(lines) // max(1, most))
+    step = -(-len(lines) // max(1, max_lines))
     sizes: list[int] = []
     times: list[int] = []
     for line in lines[(len(lines) - 1) % step :: step]:

@@ -106,13 +106,13 @@ def _bounded_integer(digits: str) -> int:
     return int(digits)
 
 
-def text_of(fields: Mapping[str, Any], name: str, most: int, default: str | None = None) -> str:
-    """A text, cut after `most` characters.
+def text_of(fields: Mapping[str, Any], name: str, max_length: int, default: str | None = None) -> str:
+    """A text, cut after `max_length` characters.
 
     Args:
         fields: An object of a user.
         name: The field.
-        most: Longest text that is of use.
+        max_length: Longest text that is of use.
         default: Where there is no such field, or null in its place; None: there must be one.
 
     Raises:
@@ -123,11 +123,11 @@ def text_of(fields: Mapping[str, Any], name: str, most: int, default: str | None
         return default
     if not isinstance(value, str):
         raise _unexpected(name, "a text", value)
-    return value[:most]
+    return value[:max_length]
 
 
-def texts_of(fields: Mapping[str, Any], name: str, max_texts: int, most: int) -> tuple[str, ...]:
-    """The first texts of a list, each cut after `most` characters; none where there is no such field.
+def texts_of(fields: Mapping[str, Any], name: str, max_texts: int, max_length: int) -> tuple[str, ...]:
+    """The first texts of a list, each cut after `max_length` characters; none where there is no such field.
 
     Raises:
         UntrustedJsonError: it is something else.
@@ -137,7 +137,7 @@ def texts_of(fields: Mapping[str, Any], name: str, max_texts: int, most: int) ->
         return ()
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
         raise _unexpected(name, "a list of texts", value)
-    return tuple(entry[:most] for entry in value[:max_texts])
+    return tuple(entry[:max_length] for entry in value[:max_texts])
 
 
 def integer_of(fields: Mapping[str, Any], name: str, lowest: int, highest: int) -> int:

@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9._-]{1,4096}\Z")
 _FRESH_S = 10.0
 _STALE_S = 300.0
 """How long a token counts as verified while JobManager does not answer."""
-_MOST = 256
+_MAX_TOKENS = 256
 _ROLES = (access_pb2.ROLE_VIEWER, access_pb2.ROLE_USER, access_pb2.ROLE_OPERATOR, access_pb2.ROLE_SERVICE)
 
 
@@ -101,7 +101,7 @@ class Viewers:
             return None
         self._known[token] = (now, viewer)
         self._known.move_to_end(token)
-        while len(self._known) > _MOST:
+        while len(self._known) > _MAX_TOKENS:
             self._forget_one()
         return viewer
 

@@ -43,10 +43,10 @@ def min_gpus(table: RateTable, work: Mapping[int, float], gpus: int) -> dict[int
     return counts
 
 
-def _next_faster(row: Sequence[float], own: int, most: int) -> int:
+def _next_faster(row: Sequence[float], own: int, max_gpus: int) -> int:
     """The fewest GPUs, more than these and at most so many, on which a member is faster; 0: there are none."""
     rate = row[own - 1]
-    for count in range(own, most):
+    for count in range(own, max_gpus):
         if row[count] > rate:
             return count + 1
     return 0

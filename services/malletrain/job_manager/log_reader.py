@@ -239,13 +239,13 @@ class LogReader:
         return [line for _, line in lines], silent
 
     def _read_file(
-        self, part: _Unread, most: int, limit: int | None, to_the_end: bool, states: bool
+        self, part: _Unread, max_bytes: int, limit: int | None, to_the_end: bool, states: bool
     ) -> tuple[list[tuple[str, int]], int]:
         """Texts with the positions after them, and the bytes that were read; short lines count as longer ones.
 
         Args:
             part: What of the file is to be read.
-            most: How many of these bytes to read, at most.
+            max_bytes: How many of these bytes to read, at most.
             limit: Up to which position; None: to the end of the file.
             to_the_end: As `read`.
             states: As `read`.
@@ -259,7 +259,7 @@ class LogReader:
                 if offset > os.fstat(file.fileno()).st_size:
                     offset = 0  # the job has put something else in its place
                 file.seek(offset)
-                while bytes_read < most and not at_end:
+                while bytes_read < max_bytes and not at_end:
                     wanted = CHUNK_BYTES if limit is None else min(CHUNK_BYTES, limit - offset - len(rest))
                     chunk = file.read(wanted) if wanted > 0 else b""
                     at_end = len(chunk) < CHUNK_BYTES
@@ -337,12 +337,12 @@ def _opens(path: Path) -> bool:
         return False
 
 
-def _end_of(file: BinaryIO, size: int, most: int) -> bytes:
+def _end_of(file: BinaryIO, size: int, max_bytes: int) -> bytes:
     """The last lines of a file, of so many bytes at most."""
-    if size <= most:
-        return file.read(most)
-    file.seek(size - most)
-    return file.read(most).partition(b"\n")[2]
+    if size <= max_bytes:
+        return file.read(max_bytes)
+    file.seek(size - max_bytes)
+    return file.read(max_bytes).partition(b"\n")[2]
 
 
 def log_files(folder: JobFolder) -> list[LogFile]:

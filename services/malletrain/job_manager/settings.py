@@ -317,13 +317,13 @@ class LongestGraces:
 DEFAULT_GRACES = LongestGraces()
 
 
-def check_limits(at: str, limits: resources_pb2.JobLimits, longest: LongestGraces) -> JobLimits:
+def check_limits(at: str, limits: resources_pb2.JobLimits, maxima: LongestGraces) -> JobLimits:
     """The limits of a submission.
 
     Args:
         at: Path of the field.
         limits: What was submitted.
-        longest: What the operator allows.
+        maxima: What the operator allows.
 
     Raises:
         InvalidInputError: one of them is no duration, or beyond its bound.
@@ -331,11 +331,11 @@ def check_limits(at: str, limits: resources_pb2.JobLimits, longest: LongestGrace
     for name in _PHASES:
         _check(f"{at}.{name}", getattr(limits, name), MAX_PHASE_SECONDS, "30 days")
     bound = "the operator's bound (job_manager.longest_{}_grace_seconds)"
-    _check(f"{at}.release_grace_seconds", limits.release_grace_seconds, longest.release, bound.format("release"))
-    _check(f"{at}.leave_grace_seconds", limits.leave_grace_seconds, longest.leave, bound.format("leave"))
+    _check(f"{at}.release_grace_seconds", limits.release_grace_seconds, maxima.release, bound.format("release"))
+    _check(f"{at}.leave_grace_seconds", limits.leave_grace_seconds, maxima.leave, bound.format("leave"))
     return JobLimits(**{name: getattr(limits, name) for name in JobLimits.__dataclass_fields__})
 
 
-def _check(field: str, seconds: float, longest: float, what: str) -> None:
-    if not math.isfinite(seconds) or not 0 <= seconds <= longest:
-        raise InvalidInputError(field, f"0 to {longest:g} seconds, {what}; 0 for the default", seconds)
+def _check(field: str, seconds: float, max_seconds: float, what: str) -> None:
+    if not math.isfinite(seconds) or not 0 <= seconds <= max_seconds:
+        raise InvalidInputError(field, f"0 to {max_seconds:g} seconds, {what}; 0 for the default", seconds)

@@ -294,9 +294,9 @@ def _check_burst_buffer(at: str, asked_gb: int, quota_gb: int) -> None:
         raise InvalidInputError(f"{at}.burst_buffer_gb", f"{granted} (job_manager.burst_buffer_gb)", asked_gb)
 
 
-def _check_amount(field: str, value: float, most: float) -> None:
-    if not 0 <= value <= most:
-        raise InvalidInputError(field, f"a finite number, at least 0 and at most {most:g}", value)
+def _check_amount(field: str, value: float, maximum: float) -> None:
+    if not 0 <= value <= maximum:
+        raise InvalidInputError(field, f"a finite number, at least 0 and at most {maximum:g}", value)
 
 
 def _check_few(field: str, entries: int) -> None:

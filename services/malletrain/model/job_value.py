@@ -13,7 +13,7 @@ from malletrain.model.goodput import GoodputTerms, GradientNoise, StatisticalEff
 MAX_POINTS = 32
 MIN_SPEEDUP, MAX_SPEEDUP = 1e-3, 1e6
 MAX_VALUE = 1e6
-MIN_MOST, MAX_MOST = 1e-9, MAX_VALUE / MIN_SPEEDUP
+MIN_SAMPLE_VALUE, MAX_SAMPLE_VALUE = 1e-9, MAX_VALUE / MIN_SPEEDUP
 """Of what a sample can count for. Owners' weights are divided by it: it must be neither 0 nor infinite."""
 MAX_URGENCY = 100.0
 DEFAULT_URGENCY = 4.0
@@ -59,13 +59,13 @@ class ValueCurve:
         return self.exponent == 1.0 and not self.points and not needs_more and self.efficiency is None
 
     @property
-    def most(self) -> float:
+    def max_sample_value(self) -> float:
         """The most that a sample can count for, at speeds that are at least those on one node.
 
-        MIN_MOST to MAX_MOST, also for curves that were stored before speedups had a least value.
+        MIN_SAMPLE_VALUE to MAX_SAMPLE_VALUE, also for curves that were stored before speedups had a least value.
         """
         if self.points:
-            return min(MAX_MOST, max(MIN_MOST, *(point.value / point.speedup for point in self.points)))
+            return min(MAX_SAMPLE_VALUE, max(MIN_SAMPLE_VALUE, *(point.value / point.speedup for point in self.points)))
         return self.urgency if self.needed_rate else 1.0
 
 
@@ -102,9 +102,9 @@ class SpeedValue:
     goodput: GoodputTerms | None = None
 
     @property
-    def most(self) -> float:
+    def max_sample_value(self) -> float:
         """The most that a sample can count for."""
-        return self.curve.most if self.deadline is None else self.deadline.urgency
+        return self.curve.max_sample_value if self.deadline is None else self.deadline.urgency
 
 
 LINEAR_VALUE = SpeedValue()

@@ -89,7 +89,7 @@ class MonitorMetrics:
             self._stalled.inc(rescale.seconds * rescale.to_nodes)
 
 
-def _rendered(snapshot: MonitorSnapshot, most: int) -> Iterator[Metric]:
+def _rendered(snapshot: MonitorSnapshot, max_rows: int) -> Iterator[Metric]:
     yield GaugeMetricFamily("malletrain_monitor_messages_waiting", "Messages that wait to be stored.", snapshot.waiting)
     yield GaugeMetricFamily(
         "malletrain_monitor_slow_workers",
@@ -113,7 +113,7 @@ def _rendered(snapshot: MonitorSnapshot, most: int) -> Iterator[Metric]:
         labels=["job_id"],
     )
     ordered = sorted(snapshot.jobs, key=lambda row: (-row.values[2], row.job_id))
-    for row in limit_rows(ordered, most):
+    for row in limit_rows(ordered, max_rows):
         samples.add_metric([row.job_id], row.values[0])
         lost.add_metric([row.job_id], row.values[1])
         rate.add_metric([row.job_id], row.values[2])

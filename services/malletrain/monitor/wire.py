@@ -64,9 +64,9 @@ def parse_report(request: monitor_pb2.ReportRequest) -> ReportedBatch:
     Raises:
         InvalidInputError: a field is outside its range, or the columns differ in length.
     """
-    _check_text("job_id", request.job_id, least=1)
-    _check_text("reporter_id", request.reporter_id, least=1)
-    _check_text("lineage", request.lineage, least=0)
+    _check_text("job_id", request.job_id, min_length=1)
+    _check_text("reporter_id", request.reporter_id, min_length=1)
+    _check_text("lineage", request.lineage, min_length=0)
     _check_range("slots_per_node", request.slots_per_node, 1, MAX_WORKERS)
     _check_range("dropped_records", request.dropped_records, 0, MAX_POSITION)
     columns = request.batch
@@ -116,7 +116,7 @@ def parse_worker_times(request: monitor_pb2.ReportRequest) -> tuple[WorkerTime, 
 
 def _parse_times(field: str, times: monitor_pb2.WorkerTimes) -> WorkerTime:
     _check_range(f"{field}.rank", times.rank, 0, _MAX_WORKER_TIMES - 1)
-    _check_text(f"{field}.node", times.node, least=1)
+    _check_text(f"{field}.node", times.node, min_length=1)
     _check_range(f"{field}.steps", times.steps, 1, MAX_POSITION)
     if not 0 <= times.step_seconds <= _MAX_STEP_SECONDS:
         raise InvalidInputError(f"{field}.step_seconds", f"0 to {_MAX_STEP_SECONDS:.0f}", times.step_seconds)
@@ -148,15 +148,15 @@ def _parse_phase(phase: monitor_pb2.PhaseReport) -> PhaseSeen:
 
 def _parse_saves(saves: monitor_pb2.SaveReport) -> SaveState:
     _check_range("saves.failures", saves.failures, 0, MAX_SAMPLES)
-    _check_text("saves.reason", saves.reason, least=0)
+    _check_text("saves.reason", saves.reason, min_length=0)
     if not 0 <= saves.rescale_seconds <= _MAX_RESCALE_SECONDS:
         raise InvalidInputError("saves.rescale_seconds", f"0 to {_MAX_RESCALE_SECONDS:.0f}", saves.rescale_seconds)
     return SaveState(saves.failures, saves.reason if saves.failures else "", saves.rescale_seconds)
 
 
-def _check_text(field: str, text: str, least: int) -> None:
-    if not least <= len(text) <= 256 or "\0" in text:  # PostgreSQL stores no NUL
-        raise InvalidInputError(field, f"{least} to 256 characters other than NUL", text[:300])
+def _check_text(field: str, text: str, min_length: int) -> None:
+    if not min_length <= len(text) <= 256 or "\0" in text:  # PostgreSQL stores no NUL
+        raise InvalidInputError(field, f"{min_length} to 256 characters other than NUL", text[:300])
 
 
 def _parse_feed(feed: monitor_pb2.FeedReport) -> FeedUse:
@@ -274,15 +274,15 @@ def listed_scaling_message(tracker: JobTracker) -> monitor_pb2.ScalingRecord:
     return message
 
 
-def _check_range(field: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise InvalidInputError(field, f"{least} to {most}", value)
+def _check_range(field: str, value: int, minimum: int, maximum: int) -> None:
+    if not minimum <= value <= maximum:
+        raise InvalidInputError(field, f"{minimum} to {maximum}", value)
 
 
-def _check_column(name: str, column: Sequence[int], least: int, most: int) -> None:
-    if column and not (least <= min(column) and max(column) <= most):
-        index = next(index for index, value in enumerate(column) if not least <= value <= most)
-        _check_range(f"batch.{name}[{index}]", column[index], least, most)
+def _check_column(name: str, column: Sequence[int], minimum: int, maximum: int) -> None:
+    if column and not (minimum <= min(column) and max(column) <= maximum):
+        index = next(index for index, value in enumerate(column) if not minimum <= value <= maximum)
+        _check_range(f"batch.{name}[{index}]", column[index], minimum, maximum)
 
 
 def _check_times(name: str, column: Sequence[float]) -> None:

@@ -26,7 +26,7 @@ class _Collections:
         self._monotonic = monotonic
         self._whole_at = self._looked_at = monotonic()
         self._is_whole = True
-        self._most = 0
+        self._max_frozen = 0
 
     def note(self, phase: str, info: Mapping[str, int]) -> None:
         """A callback of `gc`."""
@@ -40,7 +40,7 @@ class _Collections:
         gc.freeze()
         if self._is_whole:
             self._is_whole, self._whole_at = False, self._monotonic()
-            self._most = _GROWTH * gc.get_freeze_count() + _MIN_GROWTH
+            self._max_frozen = _GROWTH * gc.get_freeze_count() + _MIN_GROWTH
 
     def _must_be_whole(self, now: float) -> bool:
         if now - self._whole_at >= _WHOLE_SECONDS:
@@ -48,7 +48,7 @@ class _Collections:
         if now - self._looked_at < _LOOK_SECONDS:
             return False
         self._looked_at = now  # it counts them one by one
-        return gc.get_freeze_count() > self._most
+        return gc.get_freeze_count() > self._max_frozen
 
 
 @contextmanager

@@ -177,7 +177,7 @@ def _distinct(words: Words) -> Words:
     return words[np.sort(np.unique(words, return_index=True)[1])]
 
 
-def _survivors(points: Ints, ages: Ints, most: int) -> tuple[Ints, int]:
+def _survivors(points: Ints, ages: Ints, max_points: int) -> tuple[Ints, int]:
     """Rows of those that survive: Set 1, then Set 2, each newest first; and how many are of Set 1."""
     dominated = np.zeros(len(ages), np.int64)
     rows = max(1, _COMPARED // len(ages))
@@ -185,5 +185,5 @@ def _survivors(points: Ints, ages: Ints, most: int) -> tuple[Ints, int]:
         block = points[begin : begin + rows, None, :]
         beaten: Flags = np.all(points >= block, axis=2) & np.any(points > block, axis=2)
         dominated[begin : begin + rows] = np.any(beaten, axis=1)
-    ranked = np.argsort(dominated * (ages.max() + 1) + ages, kind="stable")[:most]
+    ranked = np.argsort(dominated * (ages.max() + 1) + ages, kind="stable")[:max_points]
     return ranked, int(min(len(ranked), len(ages) - dominated.sum()))

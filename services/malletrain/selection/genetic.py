@@ -109,7 +109,7 @@ def _dominates(one: Ints, two: Ints) -> bool:
 
 
 @jit("i8(i8[:, ::1], i8[::1], i8, i8[::1])")
-def _survivors(points: Ints, ages: Ints, most: int, order: Ints) -> int:
+def _survivors(points: Ints, ages: Ints, max_points: int, order: Ints) -> int:
     """Rows of those that survive into `order`: Set 1, then Set 2, each newest first. Returns how many are of Set 1."""
     count = len(ages)
     dominated = np.zeros(count, np.int64)
@@ -120,7 +120,7 @@ def _survivors(points: Ints, ages: Ints, most: int, order: Ints) -> int:
                 break
     keys = dominated * (ages.max() + 1) + ages
     ranked = np.argsort(keys, kind="mergesort")
-    survivors = min(most, count)
+    survivors = min(max_points, count)
     order[:survivors] = ranked[:survivors]
     return int(min(survivors, count - dominated.sum()))
 

@@ -35,7 +35,7 @@ def select_for_places(problem: SelectionProblem) -> tuple[int, ...]:
     return tuple(np.flatnonzero(selections[choose(points, selections, problem.machine, factor)]).tolist())
 
 
-def _best_by_count(problem: SelectionProblem, most: int) -> tuple[Ints, Ints]:
+def _best_by_count(problem: SelectionProblem, max_jobs: int) -> tuple[Ints, Ints]:
     """For each number of jobs that fits, the selection with the most burst buffer; of equal ones the front.
 
     Returns:
@@ -50,7 +50,7 @@ def _best_by_count(problem: SelectionProblem, most: int) -> tuple[Ints, Ints]:
         for second, (back_gb, back_masks) in enumerate(back):
             last_fitting = np.searchsorted(back_gb, free - front_gb, side="right") - 1
             fits = last_fitting >= 0
-            if first + second > most or not fits.any():
+            if first + second > max_jobs or not fits.any():
                 continue
             totals = front_gb[fits] + back_gb[last_fitting[fits]]
             masks = (front_masks[fits] << bits) | back_masks[last_fitting[fits]]

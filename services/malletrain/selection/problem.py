@@ -69,7 +69,7 @@ class MachineResources:
 
     def __post_init__(self) -> None:
         for field in ("nodes", "burst_buffer_gb", "large_nodes", "small_ssd_gb", "large_ssd_gb"):
-            _check_amount(field, getattr(self, field), least=1 if field == "nodes" else 0)
+            _check_amount(field, getattr(self, field), minimum=1 if field == "nodes" else 0)
         if self.large_nodes > self.nodes:
             raise InvalidInputError("large_nodes", f"at most {self.nodes}, all nodes", self.large_nodes)
         if self.large_ssd_gb and not self.small_ssd_gb < self.large_ssd_gb:
@@ -190,11 +190,11 @@ def check_request(request: ResourceRequest, field: str) -> None:
     Raises:
         InvalidInputError: an amount is out of its range.
     """
-    _check_amount(f"{field}.nodes", request.nodes, least=1)
+    _check_amount(f"{field}.nodes", request.nodes, minimum=1)
     _check_amount(f"{field}.burst_buffer_gb", request.burst_buffer_gb)
     _check_amount(f"{field}.ssd_gb", request.ssd_gb)
 
 
-def _check_amount(field: str, value: int, least: int = 0) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MAX_AMOUNT:
-        raise InvalidInputError(field, f"a whole number from {least} to {_MAX_AMOUNT}", value)
+def _check_amount(field: str, value: int, minimum: int = 0) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= _MAX_AMOUNT:
+        raise InvalidInputError(field, f"a whole number from {minimum} to {_MAX_AMOUNT}", value)

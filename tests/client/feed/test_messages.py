@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from malletrain.client.feeding.errors import FeedError
 from malletrain.client.feeding.messages import (
-    LONGEST,
     MAX_INDICES,
+    MAX_PACKET_BYTES,
     MAX_PLACES,
     MAX_RATES,
     Costs,
@@ -73,10 +73,10 @@ def test_a_damaged_message_is_one_or_none(message: Message, at: int, value: int)
 
 def test_the_longest_messages_fit_into_a_packet() -> None:
     (longest,) = requests(0, [(0, range(MAX_INDICES))], waiting=True)
-    assert len(pack(longest)) < LONGEST
-    assert len(pack(Ready([ReadyPlace(1, 2, 3, 4)] * MAX_PLACES))) < LONGEST
-    assert len(pack(Refused("ä" * 100_000, False))) < LONGEST
-    assert len(pack(Unable(1, "ä" * 100_000))) < LONGEST
+    assert len(pack(longest)) < MAX_PACKET_BYTES
+    assert len(pack(Ready([ReadyPlace(1, 2, 3, 4)] * MAX_PLACES))) < MAX_PACKET_BYTES
+    assert len(pack(Refused("ä" * 100_000, False))) < MAX_PACKET_BYTES
+    assert len(pack(Unable(1, "ä" * 100_000))) < MAX_PACKET_BYTES
 
 
 def test_long_requests_are_divided_and_empty_ones_are_sent() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from malletrain.client.feeding.preprocessors import (
     LOWER_MARGIN,
     MARGIN,
-    MOST,
+    MAX_PROCESSES,
     CoreUse,
     GroupMeasured,
     ProcessChoice,
@@ -25,7 +25,7 @@ from malletrain.client.feeding.preprocessors import (
 
 CALM = 60.0
 rates = st.floats(0.1, 1e5)
-measurements = st.dictionaries(st.integers(1, MOST), rates, min_size=1, max_size=8)
+measurements = st.dictionaries(st.integers(1, MAX_PROCESSES), rates, min_size=1, max_size=8)
 limits = st.integers(1, 40)
 demands = st.floats(0, 1e6)
 
@@ -71,7 +71,7 @@ def test_trainings_keep_their_cores(
     cores: int, seconds: float, unknown: int, demand: float, measured: dict[int, float]
 ) -> None:
     limit = CoreUse(cores, seconds, unknown).limit(demand, measured)
-    assert 1 <= limit <= max(1, min(cores, MOST))
+    assert 1 <= limit <= max(1, min(cores, MAX_PROCESSES))
     if limit > 1:
         pace = min(demand, assumed_supply(measured, limit))
         assert limit + round(unknown + seconds * pace) <= cores
@@ -88,7 +88,7 @@ def seen_of(demand: float, *, waits: bool, measured: dict[int, float], cores: in
     return GroupMeasured(demand, waits, measured, CoreUse(cores))
 
 
-@given(st.floats(0.1, 1e6), st.booleans(), measurements, limits, st.integers(1, MOST))
+@given(st.floats(0.1, 1e6), st.booleans(), measurements, limits, st.integers(1, MAX_PROCESSES))
 def test_a_constant_input_is_answered_once(
     demand: float, waits: bool, measured: dict[int, float], cores: int, begin: int
 ) -> None:
@@ -97,14 +97,14 @@ def test_a_constant_input_is_answered_once(
     for turn in range(400):
         choice = choice.after(seen, 0.5 * turn, CALM)
         numbers.append(choice.number)
-        assert choice.number <= max(1, min(cores, MOST))
+        assert choice.number <= max(1, min(cores, MAX_PROCESSES))
     changes = [(a, b) for a, b in itertools.pairwise(numbers) if a != b]
     # What there are no cores for goes at once; after that it is raised once, or lowered once.
     assert len(changes) <= 2
-    rises = [b > a for a, b in changes if a <= min(cores, MOST)]
+    rises = [b > a for a, b in changes if a <= min(cores, MAX_PROCESSES)]
     assert len(set(rises)) <= 1
     if waits:
-        assert choice.number >= choose_preprocessors(demand, measured, min(cores, MOST))
+        assert choice.number >= choose_preprocessors(demand, measured, min(cores, MAX_PROCESSES))
 
 
 def test_it_is_raised_at_once_and_only_where_trainings_wait() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from malletrain.client.feeding.codec import encode
 from malletrain.client.feeding.messages import (
-    LONGEST,
+    MAX_PACKET_BYTES,
     Costs,
     Message,
     Ready,
@@ -55,9 +55,9 @@ def test_a_training_that_leaves_is_gone_although_others_hold_its_connection_open
     subscription = FeedSubscription(connecting, SOURCE, 2.0, WarnOnce())
     subscription.poll(0)
     with connecting.own[0].dup(), connecting.ends[0] as end:  # as in a process that was forked from it
-        assert end.recv(LONGEST)  # its greeting
+        assert end.recv(MAX_PACKET_BYTES)  # its greeting
         subscription.leave()
-        assert end.recv(LONGEST) == b""
+        assert end.recv(MAX_PACKET_BYTES) == b""
 
 
 def test_a_forked_process_that_leaves_does_not_end_the_connection_of_its_training() -> None:
@@ -70,9 +70,9 @@ def test_a_forked_process_that_leaves_does_not_end_the_connection_of_its_trainin
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     with connecting.ends[0] as end:
-        assert end.recv(LONGEST)
+        assert end.recv(MAX_PACKET_BYTES)
         with pytest.raises(BlockingIOError):
-            end.recv(LONGEST)
+            end.recv(MAX_PACKET_BYTES)
         subscription.leave()
 
 
@@ -103,7 +103,7 @@ class Answering(threading.Thread):
         end.setblocking(True)
 
     def run(self) -> None:
-        while self._answers and (packet := self._end.recv(LONGEST)):
+        while self._answers and (packet := self._end.recv(MAX_PACKET_BYTES)):
             if isinstance(request := unpack(packet), Request) and request.waiting:
                 self._end.send(pack(self._answers.pop(0)))
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from malletrain.client.feeding.errors import FeedError
 
 VERSION = 3
-LONGEST = 64 << 10
+MAX_PACKET_BYTES = 64 << 10
 """Bytes of the longest packet."""
 MAX_INDICES = 4096
 """Most samples in one request."""
@@ -22,7 +22,7 @@ MAX_PLACES = 1024
 MAX_RATES = 7
 """Most numbers of processes of which costs tell what they prepare."""
 _MAX_TEXT = 2000
-_LARGEST = 1 << 62
+_NUMBER_LIMIT = 1 << 62
 _NEWS = 0.05
 """Share by which costs change before they are told again."""
 
@@ -212,7 +212,7 @@ def unpack(packet: bytes) -> Message:
         _PEER_HELLO: _unpack_peer_hello,
     }
     reader = readers.get(packet[0]) if packet else None
-    if reader is None or len(packet) > LONGEST:
+    if reader is None or len(packet) > MAX_PACKET_BYTES:
         raise FeedError(f"message: expected a known type, got {packet[:1]!r}")
     try:
         return reader(packet)
@@ -329,7 +329,7 @@ def _unpack_costs(packet: bytes) -> Costs:
 
 
 def _number(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < _LARGEST:
+    if type(value) is not int or not 0 <= value < _NUMBER_LIMIT:
         raise ValueError(f"expected a number from 0 on, got {value!r}")
     return value
 

@@ -42,13 +42,13 @@ class PeerIdentity:
     Attributes:
         settings: How it finds them, and proves who it is.
         hello: What it prepares; the position is that of each connection.
-        longest: Bytes of the largest sample that it has room for.
+        max_sample_bytes: Bytes of the largest sample that it has room for.
         seconds: How long trainings may wait for another feed.
     """
 
     settings: PeerSettings
     hello: Hello
-    longest: int
+    max_sample_bytes: int
     seconds: float
 
 
@@ -139,8 +139,10 @@ class PeerLink:
             if error_number := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise OSError(error_number, os.strerror(error_number))
             context = tls_context(Path(identity.settings.certificate), server_side=False)
-            longest = identity.longest + SAMPLE_HEAD_BYTES
-            self._stream = PeerStream(self._socket, context, identity.settings.fleet, longest, server_side=False)
+            max_frame_bytes = identity.max_sample_bytes + SAMPLE_HEAD_BYTES
+            self._stream = PeerStream(
+                self._socket, context, identity.settings.fleet, max_frame_bytes, server_side=False
+            )
         except (OSError, CertificateFileError, ValueError) as error:
             self._lose(error)
             return

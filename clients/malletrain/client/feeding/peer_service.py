@@ -14,7 +14,7 @@ from pathlib import Path
 from malletrain.client.feeding.errors import FeedError
 from malletrain.client.feeding.group import FeedGroup, log
 from malletrain.client.feeding.messages import (
-    LONGEST,
+    MAX_PACKET_BYTES,
     Hello,
     PeerHello,
     Refused,
@@ -174,7 +174,7 @@ class PeerService:
                 continue
             try:
                 context = tls_context(Path(self._settings.certificate), server_side=True)
-                stream = PeerStream(connection, context, self._settings.fleet, LONGEST, server_side=True)
+                stream = PeerStream(connection, context, self._settings.fleet, MAX_PACKET_BYTES, server_side=True)
             except (OSError, CertificateFileError, ValueError) as error:
                 self._warnings.warn("certificate", f"another feed can't connect: {describe(error)}")
                 connection.close()

@@ -30,17 +30,17 @@ def owner_of(number: int, feeds: Collection[str]) -> str:
     return ordered[number // BLOCK % len(ordered)]
 
 
-def team_of(own: str, others: Iterable[str], most: int = MAX_FEEDS) -> list[str]:
+def team_of(own: str, others: Iterable[str], max_feeds: int = MAX_FEEDS) -> list[str]:
     """The feeds that one shares with, without itself: those of its team, in order. Nobody is in two teams.
 
     Args:
         own: Name of the feed.
         others: Names of all others that there are.
-        most: Most feeds of a team, at least 1.
+        max_feeds: Most feeds of a team, at least 1.
     """
     ordered = sorted({own, *others})
-    first = ordered.index(own) // most * most
-    return [name for name in ordered[first : first + most] if name != own]
+    first = ordered.index(own) // max_feeds * max_feeds
+    return [name for name in ordered[first : first + max_feeds] if name != own]
 
 
 _FIRST_PAUSE_SECONDS = 1.0

@@ -50,7 +50,7 @@ class PeerStream:
     """
 
     def __init__(
-        self, connection: socket.socket, context: ssl.SSLContext, name: str, longest: int, *, server_side: bool
+        self, connection: socket.socket, context: ssl.SSLContext, name: str, max_frame_bytes: int, *, server_side: bool
     ) -> None:
         """Send nothing yet.
 
@@ -58,7 +58,7 @@ class PeerStream:
             connection: A TCP connection. It is closed with the stream.
             context: See `tls_context`.
             name: DNS name of all feeds of the fleet. Whoever has no certificate for it is refused.
-            longest: Bytes of the longest frame that is received.
+            max_frame_bytes: Bytes of the longest frame that is received.
             server_side: Whether the other side has connected.
 
         Raises:
@@ -71,7 +71,7 @@ class PeerStream:
             do_handshake_on_connect=False,
             server_hostname=None if server_side else name,
         )
-        self._name, self._longest = name, longest
+        self._name, self._max_frame_bytes = name, max_frame_bytes
         self.is_open = False
         self._wants = selectors.EVENT_READ | selectors.EVENT_WRITE
         self._unsent: deque[memoryview] = deque()
@@ -162,8 +162,8 @@ class PeerStream:
             content, self._filled = self._buffer, 0
             if self._in_head:
                 (length,) = _LENGTH.unpack(content)
-                if not 0 < length <= self._longest:
-                    raise FeedError(f"frame: expected 1 to {self._longest} bytes, got {length}")
+                if not 0 < length <= self._max_frame_bytes:
+                    raise FeedError(f"frame: expected 1 to {self._max_frame_bytes} bytes, got {length}")
                 self._buffer, self._in_head = bytearray(length), False
             else:
                 self._buffer, self._in_head = bytearray(_LENGTH.size), True

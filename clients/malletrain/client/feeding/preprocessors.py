@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-MOST = 32
+MAX_PROCESSES = 32
 """Most processes, as in the paper."""
 MARGIN = 0.1
 """By this share more is prepared than demanded."""
@@ -26,7 +26,7 @@ def candidates(limit: int) -> list[int]:
     Args:
         limit: Most processes, at least 1; more than 32 count as 32.
     """
-    limit = max(1, min(limit, MOST))
+    limit = max(1, min(limit, MAX_PROCESSES))
     return sorted({1 << exponent for exponent in range(limit.bit_length())} | {limit})
 
 
@@ -81,9 +81,9 @@ class CoreUse:
     trainer_cores: int = 0
 
     @property
-    def most(self) -> int:
+    def max_processes(self) -> int:
         """Most processes, whatever trainings use."""
-        return max(1, min(self.cores, MOST))
+        return max(1, min(self.cores, MAX_PROCESSES))
 
     def limit(self, demand: float, measured: Mapping[int, float]) -> int:
         """Most processes that leave to the trainings the cores that they use at the pace that results; at least 1.
@@ -91,7 +91,7 @@ class CoreUse:
         Arguments as of `choose_preprocessors`.
         """
         fits = 1
-        for number in range(2, self.most + 1):
+        for number in range(2, self.max_processes + 1):
             pace = min(demand, assumed_supply(measured, number))
             if number + round(self.trainer_cores + self.trainer_seconds * pace) > self.cores:
                 break
@@ -130,9 +130,9 @@ class ProcessChoice:
     calm_since: float | None = None
     calm_most: int = 1
 
-    def within(self, most: int) -> ProcessChoice:
+    def within(self, max_processes: int) -> ProcessChoice:
         """The same, but no more than so many."""
-        return self if self.number <= most else ProcessChoice(most)
+        return self if self.number <= max_processes else ProcessChoice(max_processes)
 
     def after(self, seen: GroupMeasured, now: float, calm_seconds: float) -> ProcessChoice:
         """What to run with from now on.
@@ -145,7 +145,7 @@ class ProcessChoice:
             now: Monotonic time in seconds.
             calm_seconds: How long a lower number must do.
         """
-        held = self.within(seen.cores.most)
+        held = self.within(seen.cores.max_processes)
         limit = seen.cores.limit(seen.demand, seen.measured)
         if seen.waits and held.number < limit:
             wanted = choose_preprocessors(seen.demand, seen.measured, limit)

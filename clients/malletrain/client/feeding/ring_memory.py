@@ -20,7 +20,7 @@ HEAD_BYTES = 64
 _MARK = 0x4D616C6C65466431
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _NOTHING = bytes(_HEAD.size)
-LARGEST = 1 << 44
+MAX_RING_BYTES = 1 << 44
 
 
 class FeedRingWriter:
@@ -84,7 +84,7 @@ class FeedRingReader:
         """
         try:
             sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-            if sealed & _SEALS != _SEALS or os.fstat(descriptor).st_size != size or not 0 < size <= LARGEST:
+            if sealed & _SEALS != _SEALS or os.fstat(descriptor).st_size != size or not 0 < size <= MAX_RING_BYTES:
                 raise FeedError(f"memory: expected {size} bytes that can't be taken away, got another file")
             self._memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         finally:

@@ -359,15 +359,15 @@ class Place(NamedTuple):
 class RingSpace:
     """The places of a ring, in the order in which they were taken."""
 
-    def __init__(self, size: int, most: int) -> None:
+    def __init__(self, size: int, max_places: int) -> None:
         """Begin empty.
 
         Args:
             size: Bytes of the ring.
-            most: Most places at a time.
+            max_places: Most places at a time.
         """
         self.size = size
-        self.most = most
+        self.max_places = max_places
         self._places: deque[Place] = deque()
         self._head = 0
 
@@ -414,7 +414,7 @@ class RingSpace:
         return place
 
     def _has_room(self, length: int, count: int = 1) -> bool:
-        return len(self._places) + count <= self.most and self._next(length) is not None
+        return len(self._places) + count <= self.max_places and self._next(length) is not None
 
     def _next(self, length: int) -> int | None:
         """Where the next place would begin; None without room."""

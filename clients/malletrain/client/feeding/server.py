@@ -15,7 +15,7 @@ from malletrain.client.feeding.errors import FeedError, MovedError
 from malletrain.client.feeding.group import FeedGroup, log
 from malletrain.client.feeding.limits import FeedLimits
 from malletrain.client.feeding.messages import (
-    LONGEST,
+    MAX_PACKET_BYTES,
     MAX_PLACES,
     VERSION,
     Costs,
@@ -153,7 +153,7 @@ class FeedServer:
         """Read what a training has sent, and send what it could not take before."""
         try:
             while connection.number in self._connections:
-                packet = connection.socket.recv(LONGEST + 1)
+                packet = connection.socket.recv(MAX_PACKET_BYTES + 1)
                 if not packet:
                     return self._close(connection)
                 self._handle(connection, unpack(packet))
@@ -408,6 +408,6 @@ def _dismiss(connection: socket.socket, error: FeedError) -> None:
     with contextlib.suppress(OSError):
         connection.send(pack(Refused(str(error), error.final, isinstance(error, MovedError))))
     with contextlib.suppress(OSError):
-        while connection.recv(LONGEST + 1):
+        while connection.recv(MAX_PACKET_BYTES + 1):
             pass
     connection.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from malletrain.client.feeding.group import FeedGroup, log
 from malletrain.client.feeding.pace import WAITS_FROM
-from malletrain.client.feeding.preprocessors import MOST, CoreUse, GroupMeasured, ProcessChoice
+from malletrain.client.feeding.preprocessors import MAX_PROCESSES, CoreUse, GroupMeasured, ProcessChoice
 from malletrain.client.warn_once import describe
 from malletrain.common import environment as env
 from malletrain.common.files import make_private_folder, open_plain, write_atomically
@@ -163,14 +163,14 @@ class GroupSizing:
         self._looked_at = self._written_at = float("-inf")
         self._total = cores()
         remembered = recall(memory) if memory is not None else RememberedRates()
-        self.begin = max(1, min(remembered.processes, self._total, MOST))
+        self.begin = max(1, min(remembered.processes, self._total, MAX_PROCESSES))
         self.rates = remembered.rates
         self._written = remembered
 
     def limit_of(self, group: FeedGroup) -> int:
         """Most processes of a group, as it was last seen."""
         sized = self._sized.get(group)
-        return min(self._total, MOST) if sized is None else max(sized.limit, group.processes)
+        return min(self._total, MAX_PROCESSES) if sized is None else max(sized.limit, group.processes)
 
     def look(self, now: float, groups: Mapping[FeedGroup, Sequence[int]]) -> None:
         """Change the numbers where that is called for.
@@ -184,9 +184,11 @@ class GroupSizing:
         self._looked_at, self._total = now, self._cores()
         if not groups:
             self.remember(now)  # the feed may end now
-        most = min(self._total, MOST)
+        max_processes = min(self._total, MAX_PROCESSES)
         known = {group: self._sized.get(group) for group in groups}
-        self._sized = {group: sized or _Sized(ProcessChoice(group.processes), most) for group, sized in known.items()}
+        self._sized = {
+            group: sized or _Sized(ProcessChoice(group.processes), max_processes) for group, sized in known.items()
+        }
         for group, processes in groups.items():
             self._sized[group].times.look(now, group.done, {each: self._times(each) for each in processes})
         for group in groups:
@@ -200,7 +202,7 @@ class GroupSizing:
         use = CoreUse(self._share(group), sized.times.seconds_per_sample, sized.times.unknown)
         before = group.processes
         if demand is None or not measured:
-            sized.choice = sized.choice.within(use.most)
+            sized.choice = sized.choice.within(use.max_processes)
         else:
             seen = GroupMeasured(demand.rate, demand.waited > WAITS_FROM, measured, use)
             sized.choice = sized.choice.after(seen, now, self._calm_seconds)
@@ -308,9 +310,11 @@ def parse(text: bytes) -> RememberedRates:
         processes, rates = content["processes"], {int(n): float(rate) for n, rate in content["rates"].items()}
     except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError(f"rates: expected processes and rates, got {text[:60]!r}") from error
-    if type(processes) is not int or not 0 <= processes <= MOST:
-        raise ValueError(f"processes: expected 0 to {MOST}, got {processes!r}")
+    if type(processes) is not int or not 0 <= processes <= MAX_PROCESSES:
+        raise ValueError(f"processes: expected 0 to {MAX_PROCESSES}, got {processes!r}")
     for number, rate in rates.items():
-        if not (1 <= number <= MOST and 0 < rate < math.inf):
-            raise ValueError(f"rates: expected numbers above 0 for 1 to {MOST} processes, got {number}: {rate}")
+        if not (1 <= number <= MAX_PROCESSES and 0 < rate < math.inf):
+            raise ValueError(
+                f"rates: expected numbers above 0 for 1 to {MAX_PROCESSES} processes, got {number}: {rate}"
+            )
     return RememberedRates(processes, rates)

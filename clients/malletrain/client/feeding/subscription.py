@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from malletrain.client.feeding.codec import decode
 from malletrain.client.feeding.errors import FeedError, MovedError
 from malletrain.client.feeding.messages import (
-    LONGEST,
+    MAX_PACKET_BYTES,
     Costs,
     Hello,
     Message,
@@ -185,7 +185,7 @@ class FeedSubscription:
     def _read_welcome(self) -> None:
         assert self._socket is not None
         try:
-            packet, descriptors, _, _ = socket.recv_fds(self._socket, LONGEST, 1)
+            packet, descriptors, _, _ = socket.recv_fds(self._socket, MAX_PACKET_BYTES, 1)
         except BlockingIOError:
             return
         if not packet:
@@ -239,7 +239,7 @@ class FeedSubscription:
         """Read all that has come. What was copied counts only if the feed had not dropped this training meanwhile."""
         assert self._socket is not None
         with contextlib.suppress(BlockingIOError):
-            while packet := self._socket.recv(LONGEST):
+            while packet := self._socket.recv(MAX_PACKET_BYTES):
                 self._handle(unpack(packet))
             raise FeedError("it has ended")
         if self._missed is not None:

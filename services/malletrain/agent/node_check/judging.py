@@ -126,9 +126,9 @@ def _gpu(entry: object) -> GpuMeasure:
     raise UntrustedJsonError("expected code and ecc_errors of a GPU")
 
 
-def text_for_people(text: str, most: int = MAX_REASON_LENGTH) -> str:
+def text_for_people(text: str, max_length: int = MAX_REASON_LENGTH) -> str:
     """A text of a program for people: one line, without characters that terminals act on, cut."""
-    return "".join(char if char.isprintable() else " " for char in text[:most]).strip()
+    return "".join(char if char.isprintable() else " " for char in text[:max_length]).strip()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -92,7 +92,7 @@ class KindOptima:
         ]
         self._table = kind_table(groups) if groups.options else KindTable.of(problem)
         self._in_groups = groups
-        self._most = problem.capacity
+        self._max_nodes = problem.capacity
         self._groups = groups_of(problem)
         self._pool = len(problem.nodes)
         self._process = process
@@ -123,13 +123,13 @@ class KindOptima:
             fits = self._in_groups.possible(job, size)
         else:
             fits = size <= max(self._table.suitable_nodes(job), sum(self._table.held[job]))
-        if not fits or size > min(limit, self._most):
+        if not fits or size > min(limit, self._max_nodes):
             return IMPOSSIBLE
         only = replace(scales, sizes=scales.sizes[one], values=scales.values[one], costs=scales.costs[one])
-        return self._solve([*self._per_job[:job], only, *self._per_job[job + 1 :]], self._table, self._most)
+        return self._solve([*self._per_job[:job], only, *self._per_job[job + 1 :]], self._table, self._max_nodes)
 
-    def _solve(self, per_job: Sequence[ScaleValues], table: KindTable, most: int) -> float:
-        answer = self._process.solve(kinds_model(per_job, table, self._groups, most), _SECONDS)
+    def _solve(self, per_job: Sequence[ScaleValues], table: KindTable, max_nodes: int) -> float:
+        answer = self._process.solve(kinds_model(per_job, table, self._groups, max_nodes), _SECONDS)
         if answer.solution is None or not answer.proven:
             raise PreconditionError(f"the plan takes too long to be explained ({answer.problem or 'no proof'})")
         return objective_of(per_job, read_counts(per_job, answer.solution))

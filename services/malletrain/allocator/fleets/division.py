@@ -51,9 +51,9 @@ def whole_node_counts(live: LiveFleet, nodes: int) -> dict[int, int]:
 
 
 @lru_cache(_MAX_MEMBERS_CACHED)
-def _node_rates(row: tuple[float, ...], per_node: int, most: int) -> Floats:
-    """Samples per second on 0, 1, 2… nodes, up to `most`, from those on 1, 2… GPUs; constant beyond the last."""
-    return np.asarray([0.0, *(row[min(nodes * per_node, len(row)) - 1] for nodes in range(1, most + 1))])
+def _node_rates(row: tuple[float, ...], per_node: int, max_nodes: int) -> Floats:
+    """Samples per second on 0, 1, 2… nodes, up to `max_nodes`, from those on 1, 2… GPUs; constant beyond the last."""
+    return np.asarray([0.0, *(row[min(nodes * per_node, len(row)) - 1] for nodes in range(1, max_nodes + 1))])
 
 
 def _scales(rates: Floats, nodes: int, held: int, stall_s: float) -> ScaleRates:

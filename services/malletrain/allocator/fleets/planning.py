@@ -331,13 +331,15 @@ def _divide(live: LiveFleet, gpus: int) -> FleetDivision:
     return divide_gpus(live, min(gpus, live.max_gpus))
 
 
-def _sizes(most: int, present: int) -> list[int]:
+def _sizes(max_nodes: int, present: int) -> list[int]:
     """All numbers of nodes where they are few, otherwise doubled and halfway between, and those around the present."""
-    if most <= _ALL_SIZES:
-        return list(range(1, most + 1))
-    powers = [2**power for power in range(most.bit_length())]
-    around = (present - 1, present, present + 1, most)
-    return sorted({size for size in (*powers, *(3 * power // 2 for power in powers), *around) if 1 <= size <= most})
+    if max_nodes <= _ALL_SIZES:
+        return list(range(1, max_nodes + 1))
+    powers = [2**power for power in range(max_nodes.bit_length())]
+    around = (present - 1, present, present + 1, max_nodes)
+    return sorted(
+        {size for size in (*powers, *(3 * power // 2 for power in powers), *around) if 1 <= size <= max_nodes}
+    )
 
 
 def _pins(base: PlanInput, inside: set[str], fleets: Mapping[str, PlannedFleet]) -> dict[str, ScalePin]:

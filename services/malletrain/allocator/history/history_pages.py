@@ -100,10 +100,10 @@ def _believed_job(job: allocator_pb2.JobDemand) -> allocator_pb2.BelievedJob:
     )
 
 
-def _size(size: int, largest: int) -> int:
-    if not 0 <= size <= largest:
-        raise InvalidInputError("page_size", f"0 to {largest}", size)
-    return size or largest
+def _size(size: int, max_size: int) -> int:
+    if not 0 <= size <= max_size:
+        raise InvalidInputError("page_size", f"0 to {max_size}", size)
+    return size or max_size
 
 
 def _position(token: str) -> int:

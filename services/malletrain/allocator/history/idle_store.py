@@ -68,19 +68,19 @@ class IdleStore:
         with self._engine.connect() as connection:
             return [_row(row) for row in connection.execute(select(_ROWS).order_by(_ROWS.c.sequence))]
 
-    def page(self, after: int, most: int, max_characters: int) -> tuple[list[tuple[int, IdleRow]], bool]:
+    def page(self, after: int, max_rows: int, max_characters: int) -> tuple[list[tuple[int, IdleRow]], bool]:
         """The rows that follow a sequence number, oldest first, each with its own; and whether there are more.
 
         Args:
             after: The sequence number; 0: from the first row on.
-            most: So many rows at most, at least 1.
+            max_rows: So many rows at most, at least 1.
             max_characters: No more rows once they have so many characters as they are stored.
         """
-        query = select(_ROWS).where(_ROWS.c.sequence > after).order_by(_ROWS.c.sequence).limit(most + 1)
+        query = select(_ROWS).where(_ROWS.c.sequence > after).order_by(_ROWS.c.sequence).limit(max_rows + 1)
         rows: list[tuple[int, IdleRow]] = []
         with self._engine.connect() as connection:
             for row in connection.execute(query.execution_options(yield_per=_ROWS_READ)):
-                if len(rows) >= most or max_characters <= 0:
+                if len(rows) >= max_rows or max_characters <= 0:
                     return rows, True
                 max_characters -= len(row.joined) + len(row.left_nodes)
                 rows.append((row.sequence, _row(row)))

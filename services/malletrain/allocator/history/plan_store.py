@@ -68,14 +68,14 @@ class PlanStore:
             stored = connection.scalar(query)
         return None if stored is None else _unpack(stored)
 
-    def newest_first(self, before: int = 0, most: int | None = None) -> Iterator[allocator_pb2.Plan]:
+    def newest_first(self, before: int = 0, max_plans: int | None = None) -> Iterator[allocator_pb2.Plan]:
         """Plans, read one after the other, the newest first.
 
         Args:
             before: Only those of lower generations; 0: all.
-            most: So many at most; None: no limit.
+            max_plans: So many at most; None: no limit.
         """
-        query = select(_PLANS.c.plan).order_by(_PLANS.c.generation.desc()).limit(most)
+        query = select(_PLANS.c.plan).order_by(_PLANS.c.generation.desc()).limit(max_plans)
         if before:
             query = query.where(_PLANS.c.generation < before)
         with self._engine.connect() as connection:

@@ -42,12 +42,12 @@ def with_kinds(
     return replace(problem, jobs=tuple(jobs), kinds=tuple(NodeKind(tuple(names)) for names in members.values()))
 
 
-def _at_most(most: int, members: dict[tuple[int, ...], list[str]]) -> dict[tuple[int, ...], list[str]]:
+def _at_most(max_kinds: int, members: dict[tuple[int, ...], list[str]]) -> dict[tuple[int, ...], list[str]]:
     """Kinds with their nodes. The smallest of very many are one, which suits only the jobs that all of them suit."""
-    if len(members) <= most:
+    if len(members) <= max_kinds:
         return members
     by_size = sorted(members, key=lambda barred: -len(members[barred]))
-    kinds, rest = {barred: members[barred] for barred in by_size[: most - 1]}, by_size[most - 1 :]
+    kinds, rest = {barred: members[barred] for barred in by_size[: max_kinds - 1]}, by_size[max_kinds - 1 :]
     together = tuple(sorted({index for barred in rest for index in barred}))
     kinds[together] = [*kinds.get(together, []), *(name for barred in rest for name in members[barred])]
     return kinds

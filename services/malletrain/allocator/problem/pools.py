@@ -165,18 +165,18 @@ def join(problem: AllocationProblem, answers: Sequence[Allocation]) -> Allocatio
     )
 
 
-def within_places(problem: AllocationProblem, most: int | None) -> AllocationProblem:
+def within_places(problem: AllocationProblem, max_jobs: int | None) -> AllocationProblem:
     """The problem of a pool without the jobs for which it has no place.
 
     Args:
         problem: A valid problem, all of one pool.
-        most: Most jobs that take part; None: no limit.
+        max_jobs: Most jobs that take part; None: no limit.
     """
-    if most is None:
+    if max_jobs is None:
         return problem
     ranked = sorted(problem.jobs, key=lambda job: not job.current_nodes)
     roomy = _suitable_here(problem, [job for job in ranked if not job.current_nodes])
-    placed = {job.id for job in [job for job in ranked if job.current_nodes or job.id in roomy][:most]}
+    placed = {job.id for job in [job for job in ranked if job.current_nodes or job.id in roomy][:max_jobs]}
     hopeless = {job.id for job in problem.jobs if not job.current_nodes and job.id not in roomy}
     return replace(problem, jobs=tuple(job for job in problem.jobs if job.id in placed | hopeless))
 

@@ -99,9 +99,9 @@ class KindFlow:
     def _fill(self, job: int) -> bool:
         return self._give_more(job, self.wanted[job]) == self.wanted[job]
 
-    def _give_more(self, job: int, most: int) -> int:
+    def _give_more(self, job: int, max_nodes: int) -> int:
         """Give a job more nodes, at most so many, without taking any from others; returns how many."""
-        missing, own, limits = most, self.taken[job], self.limits[job]
+        missing, own, limits = max_nodes, self.taken[job], self.limits[job]
         for kind in sorted(range(len(self.spare)), key=lambda kind: -self.spare[kind]):
             number = min(missing, limits[kind] - own[kind], self.spare[kind])
             if number > 0:
@@ -114,12 +114,12 @@ class KindFlow:
             if not moved:
                 break
             missing -= moved
-        return most - missing
+        return max_nodes - missing
 
-    def add(self, job: int, limits: list[int], most: int) -> int:
+    def add(self, job: int, limits: list[int], max_nodes: int) -> int:
         """Give a job that was not part of the flow as many nodes as there are for it, at most so many."""
         self.limits[job], self.taken[job] = limits, [0] * len(self.spare)
-        self.wanted[job] = self._give_more(job, most)
+        self.wanted[job] = self._give_more(job, max_nodes)
         return self.wanted[job]
 
     def take_back(self, job: int, number: int) -> None:
@@ -132,18 +132,18 @@ class KindFlow:
             self.spare[kind] += less
             number -= less
 
-    def _move(self, job: int, starts: Sequence[int], most: int) -> int:
+    def _move(self, job: int, starts: Sequence[int], max_nodes: int) -> int:
         """Give a job more nodes of one of some kinds, by having others take nodes of another kind instead.
 
         Returns:
-            How many more it has, at most `most`; 0: there is no way.
+            How many more it has, at most `max_nodes`; 0: there is no way.
         """
         path = self._path(starts)
         if path is None:
             return 0
         kinds, movers = path
         first, last = kinds[0], kinds[-1]
-        number = min(most, self.limits[job][first] - self.taken[job][first], self.spare[last])
+        number = min(max_nodes, self.limits[job][first] - self.taken[job][first], self.spare[last])
         for place, mover in enumerate(movers):
             own, limits = self.taken[mover], self.limits[mover]
             number = min(number, own[kinds[place]], limits[kinds[place + 1]] - own[kinds[place + 1]])
@@ -242,5 +242,5 @@ def placeable_counts(table: KindTable, sizes: Sequence[Sequence[int]], counts: S
     return permitted
 
 
-def _largest(sizes: Sequence[int], most: int) -> int:
-    return max(size for size in sizes if size <= most)
+def _largest(sizes: Sequence[int], max_nodes: int) -> int:
+    return max(size for size in sizes if size <= max_nodes)

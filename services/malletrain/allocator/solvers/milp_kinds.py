@@ -27,7 +27,7 @@ from malletrain.allocator.solvers.owner_knapsack import OwnerGroup
 
 
 def kinds_model(
-    per_job: Sequence[ScaleValues], table: KindTable, groups: Sequence[OwnerGroup] = (), most: int | None = None
+    per_job: Sequence[ScaleValues], table: KindTable, groups: Sequence[OwnerGroup] = (), max_nodes: int | None = None
 ) -> MilpModel:
     """The model that chooses one size per job; its solution is read by `milp_counts.read_counts`.
 
@@ -35,7 +35,7 @@ def kinds_model(
         per_job: The jobs.
         table: Nodes and jobs by kind.
         groups: Owners with a limit.
-        most: Most nodes of all jobs together; None: as many as there are.
+        max_nodes: Most nodes of all jobs together; None: as many as there are.
     """
     builder = MilpBuilder()
     useful = [scales.useful() for scales in per_job]
@@ -54,8 +54,8 @@ def kinds_model(
             builder.row(terms, upper=float(capacity))
     for group in groups:
         builder.row(_scales(chosen, sizes, group.jobs), upper=float(group.limit))
-    if most is not None:
-        builder.row(_scales(chosen, sizes, range(len(sizes))), upper=float(most))
+    if max_nodes is not None:
+        builder.row(_scales(chosen, sizes, range(len(sizes))), upper=float(max_nodes))
     return builder.build()
 
 

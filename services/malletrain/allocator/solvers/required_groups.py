@@ -225,9 +225,9 @@ def _greedy(
     yield _in_turn(table, anew, fixed, counts)
 
 
-def _at_most(scales: ScaleValues, most: int) -> ScaleValues:
+def _at_most(scales: ScaleValues, max_nodes: int) -> ScaleValues:
     """A job's scales of so many nodes at most."""
-    last = int(np.searchsorted(scales.sizes, most, side="right"))
+    last = int(np.searchsorted(scales.sizes, max_nodes, side="right"))
     return replace(scales, sizes=scales.sizes[:last], values=scales.values[:last], costs=scales.costs[:last])
 
 

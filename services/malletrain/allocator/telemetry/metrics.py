@@ -168,13 +168,13 @@ def _utilization_metrics(utilization: Utilization | None) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"malletrain_allocator_{name}", meaning, value)
 
 
-def _planned_metric(applied: _Applied | None, most: int) -> Metric:
+def _planned_metric(applied: _Applied | None, max_rows: int) -> Metric:
     family = GaugeMetricFamily(
         "malletrain_allocator_job_planned_samples_per_second",
         "What a job would process at its planned scale by its curve, if rescales cost nothing.",
         labels=["job_id"],
     )
     ordered = sorted(planned_rates(applied), key=lambda row: row.values, reverse=True)
-    for row in limit_rows(ordered, most):
+    for row in limit_rows(ordered, max_rows):
         family.add_metric([row.job_id], row.values[0])
     return family

@@ -48,16 +48,16 @@ class UtilizationStore:
                 surplus = connection.scalars(oldest.limit(count - self._minutes_kept)).all()
                 connection.execute(delete(_MINUTES).where(_MINUTES.c.unix_seconds.in_(surplus)))
 
-    def since(self, unix_seconds: float, most: int | None = None) -> list[MinuteUse]:
+    def since(self, unix_seconds: float, max_minutes: int | None = None) -> list[MinuteUse]:
         """Minutes that begin at a time or later, oldest first.
 
         Args:
             unix_seconds: Seconds since the epoch.
-            most: So many at most; None: all.
+            max_minutes: So many at most; None: all.
         """
         query = select(_MINUTES).where(_MINUTES.c.unix_seconds >= unix_seconds).order_by(_MINUTES.c.unix_seconds)
         with self._engine.connect() as connection:
-            return [MinuteUse(float(start), *values) for start, *values in connection.execute(query.limit(most))]
+            return [MinuteUse(float(start), *values) for start, *values in connection.execute(query.limit(max_minutes))]
 
 
 def _columns(minute: MinuteUse) -> dict[str, float]:

@@ -277,9 +277,9 @@ def _check_request(request: SearchRequest) -> tuple[SearchSetup, str, int | None
     return setup, checked_direction(request.direction), seed
 
 
-def _whole(field: str, value: Any, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidInputError(field, f"a whole number from {least} to {most}", value)
+def _whole(field: str, value: Any, minimum: int, maximum: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise InvalidInputError(field, f"a whole number from {minimum} to {maximum}", value)
     return value
 
 

@@ -290,7 +290,7 @@ MAX_GPUS = 100_000
 _MAX_RATES = 1_000_000
 """Members times GPUs: a plan looks at each rate."""
 _MAX_EPOCHS = 1_000_000
-_MIN_RATE, _LARGEST = 1e-9, 1e12
+_MIN_RATE, _MAX_FIGURE = 1e-9, 1e12
 """Slowest rate in samples/s, and largest rate, tolerance or time: beyond, sums would not be exact."""
 
 
@@ -347,19 +347,19 @@ def _check_tail(field: str, model: EnsembleModel, problem: FleetProblem) -> None
         raise InvalidInputError(field, expected, slowest)
 
 
-def _whole(field: str, value: int, most: int) -> None:
-    if not 1 <= value <= most:
-        raise InvalidInputError(field, f"a whole number from 1 to {most}", value)
+def _whole(field: str, value: int, maximum: int) -> None:
+    if not 1 <= value <= maximum:
+        raise InvalidInputError(field, f"a whole number from 1 to {maximum}", value)
 
 
 def _number(field: str, value: float, above: float | None = None) -> None:
-    if not (math.isfinite(value) and 0 <= value <= _LARGEST) or value == above:
-        expected = f"at most {_LARGEST:g}"
+    if not (math.isfinite(value) and 0 <= value <= _MAX_FIGURE) or value == above:
+        expected = f"at most {_MAX_FIGURE:g}"
         raise InvalidInputError(
             field, f"a number above 0, {expected}" if above == 0 else f"0 or more, {expected}", value
         )
 
 
 def _rate(field: str, value: float, what: str) -> None:
-    if not _MIN_RATE <= value <= _LARGEST:
-        raise InvalidInputError(field, f"{what}, {_MIN_RATE:g} to {_LARGEST:g}", value)
+    if not _MIN_RATE <= value <= _MAX_FIGURE:
+        raise InvalidInputError(field, f"{what}, {_MIN_RATE:g} to {_MAX_FIGURE:g}", value)

@@ -270,10 +270,10 @@ _MIN_WIDTHS = {SortBy.JOB: 7, SortBy.STATE: 9, SortBy.RATE: 9}
 """Columns that a narrow terminal does not cut: one needs them whole to give another command."""
 
 
-def _jobs(history: History, view: View, most: int) -> Table:
+def _jobs(history: History, view: View, max_rows: int) -> Table:
     rows = rows_of(history, view.sort, reverse=view.reverse)
     place = next((at for at, row in enumerate(rows) if row.fact.id == view.selected), 0)
-    first = max(0, min(place - most // 2, len(rows) - most))
+    first = max(0, min(place - max_rows // 2, len(rows) - max_rows))
     table = Table(box=None, expand=True, pad_edge=False, padding=(0, 2, 0, 0))
     for sort in (SortBy.JOB, SortBy.NAME, SortBy.OWNER, SortBy.STATE, SortBy.NODES, SortBy.PROGRESS, SortBy.RATE):
         right = sort in (SortBy.NODES, SortBy.PROGRESS, SortBy.RATE)
@@ -286,7 +286,7 @@ def _jobs(history: History, view: View, most: int) -> Table:
         )
     table.add_column(_heading(SortBy.LEFT, view), no_wrap=True, overflow="ellipsis")
     table.add_column("why", no_wrap=True, overflow="ellipsis", ratio=1)
-    for at, row in enumerate(rows[first : first + most], first):
+    for at, row in enumerate(rows[first : first + max_rows], first):
         table.add_row(*_cells(row), style="reverse" if at == place else "")
     return table
 

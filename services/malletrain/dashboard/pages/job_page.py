@@ -35,7 +35,7 @@ from malletrain.observer.job_facts import CurveFact, JobFact, ProgressFact
 from malletrain.runtime.channel import DEADLINE_SECONDS
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 
-MOST = 12
+MAX_METRICS = 12
 """Metrics that are shown, by name."""
 
 
@@ -58,7 +58,7 @@ class MetricFigures:
     def show(self, histories: Sequence[monitor_pb2.MetricHistory]) -> None:
         """Bring them up to date."""
         added = []
-        for history in histories[:MOST]:
+        for history in histories[:MAX_METRICS]:
             data = metric_columns(history)
             if (source := self._sources.get(history.name)) is not None:
                 source.data = data

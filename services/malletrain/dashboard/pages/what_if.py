@@ -96,14 +96,14 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _whole(text: str, least: int, most: int) -> int | None:
+def _whole(text: str, minimum: int, maximum: int) -> int | None:
     if not (text.isascii() and text.isdecimal() and len(text) <= 12):
         return None
-    return int(text) if least <= int(text) <= most else None
+    return int(text) if minimum <= int(text) <= maximum else None
 
 
-def _within(value: float | None, least: float, most: float) -> float | None:
-    return value if value is not None and least <= value <= most else None
+def _within(value: float | None, minimum: float, maximum: float) -> float | None:
+    return value if value is not None and minimum <= value <= maximum else None
 
 
 def _one_of(value: Any, known: Any) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from malletrain.common import job_folder
 from malletrain.common.files import open_plain
 
-_LONGEST = 64
+_MAX_ID_BYTES = 64
 _MADE_BEFORE = frozenset({job_folder.FEEDS_FOLDER})
 """What may be in a folder before its job is first started: members of a fleet use that of the first one."""
 
@@ -80,7 +80,7 @@ def fault_of_identifier(path: Path, instance_id: str) -> str:
         return ""
     try:
         with open_plain(path / job_folder.INSTANCE_FILE) as file:
-            content = file.read(_LONGEST).decode("ascii", "replace").strip()
+            content = file.read(_MAX_ID_BYTES).decode("ascii", "replace").strip()
     except FileNotFoundError:
         return _fault_without_identifier(path)
     except OSError as error:

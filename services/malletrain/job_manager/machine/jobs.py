@@ -106,7 +106,7 @@ class JobSpec(JobTerms):
     @property
     def most_weight(self) -> float:
         """The most that one of its samples can count for: above 0 and finite, so that means of it can divide."""
-        return bounded_weight(self.weight) * self.value.most
+        return bounded_weight(self.weight) * self.value.max_sample_value
 
     def slots_on(self, gpus: Iterable[int]) -> int:
         """Worker processes per node: what was submitted; otherwise the smallest number of GPUs of a node, at least 1.

@@ -210,17 +210,17 @@ def _rendered(snapshot: ManagerSnapshot) -> Iterator[Metric]:
     yield use
 
 
-def job_families(state: ManagerState, occupied: Mapping[str, int], most: int) -> Iterator[Metric]:
+def job_families(state: ManagerState, occupied: Mapping[str, int], max_rows: int) -> Iterator[Metric]:
     """One row for each admitted job, those with most nodes first; a last one for all that are too many.
 
     Args:
         state: What JobManager knows.
         occupied: Nodes with live workers by job.
-        most: Most jobs with rows of their own.
+        max_rows: Most jobs with rows of their own.
     """
     admitted = [job for job in state.jobs.values() if job.admitted]
     ordered = sorted(admitted, key=lambda job: (-len(job.held), job.number))
-    rows = list(limit_rows([_row(job, occupied.get(job.id, 0)) for job in ordered], most))
+    rows = list(limit_rows([_row(job, occupied.get(job.id, 0)) for job in ordered], max_rows))
     scales = GaugeMetricFamily(
         "malletrain_job_manager_job_nodes",
         "Nodes of a job, or GPUs of a member of a fleet: wanted by the plan, commanded, confirmed by its workers, or "

@@ -62,15 +62,15 @@ class Fit:
         """Samples/s at a scale: the model times its correction, which is interpolated linearly in log-log space."""
         return self.model(nodes) * math.exp(interpolate(math.log(nodes), self.corrections))
 
-    def line(self, smallest: int, largest: int) -> tuple[tuple[int, float], ...]:
+    def line(self, min_nodes: int, max_nodes: int) -> tuple[tuple[int, float], ...]:
         """The shape itself, without what single points draw it to: scales and samples/s, at most _LINE_POINTS.
 
         Args:
-            smallest: Smallest scale in nodes, at least 1.
-            largest: Largest scale in nodes, at least `smallest`.
+            min_nodes: Smallest scale in nodes, at least 1.
+            max_nodes: Largest scale in nodes, at least `min_nodes`.
         """
-        steps = [math.log(largest / smallest) * place / (_LINE_POINTS - 1) for place in range(_LINE_POINTS)]
-        scales = sorted({round(smallest * math.exp(step)) for step in steps})
+        steps = [math.log(max_nodes / min_nodes) * place / (_LINE_POINTS - 1) for place in range(_LINE_POINTS)]
+        scales = sorted({round(min_nodes * math.exp(step)) for step in steps})
         rate = self.rate if self.name == MONOTONE else self.model
         return tuple((nodes, rate(nodes)) for nodes in scales)
 

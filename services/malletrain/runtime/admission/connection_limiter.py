@@ -92,19 +92,19 @@ class Connection(NamedTuple):
     owner: int | None
 
 
-def surplus(connections: Iterable[Connection], most: int, exempt: Set[int]) -> list[Connection]:
+def surplus(connections: Iterable[Connection], max_per_peer: int, exempt: Set[int]) -> list[Connection]:
     """The newest connections of those peers that have more than they may.
 
     Args:
         connections: All connections to our port.
-        most: How many one peer may have.
+        max_per_peer: How many one peer may have.
         exempt: Accounts of this machine that may have any number.
     """
     of_peer: defaultdict[int | str, list[Connection]] = defaultdict(list)
     for connection in connections:
         if connection.owner not in exempt:
             of_peer[connection.address if connection.owner is None else connection.owner].append(connection)
-    return [extra for of_one in of_peer.values() for extra in sorted(of_one)[most:]]
+    return [extra for of_one in of_peer.values() for extra in sorted(of_one)[max_per_peer:]]
 
 
 _NETLINK_SOCK_DIAG = 4
@@ -214,17 +214,17 @@ class ConnectionLimiter:
         further_ports: Ports on which the server listens, too.
     """
 
-    def __init__(self, peers: PeerNames, most: int) -> None:
+    def __init__(self, peers: PeerNames, max_per_peer: int) -> None:
         """Nothing happens before `run`.
 
         Args:
             peers: Knows the port.
-            most: Connections that one peer may have. The services' own account and root may have any number: who has
-                these can do worse.
+            max_per_peer: Connections that one peer may have. The services' own account and root may have any number:
+                who has these can do worse.
         """
         self._peers = peers
         self.further_ports: list[int] = []
-        self._most = most
+        self._max_per_peer = max_per_peer
         self._exempt = frozenset({_ROOT, os.geteuid()})
         self._memory = MemoryReturn()
         self._log = structlog.get_logger(__name__)
@@ -239,7 +239,7 @@ class ConnectionLimiter:
         """Look until cancelled, where another limiter of this process gives back the memory."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            if open_files() > self._most:
+            if open_files() > self._max_per_peer:
                 await asyncio.to_thread(self.look)
 
     def look(self) -> int:
@@ -247,7 +247,7 @@ class ConnectionLimiter:
         try:
             ports = (self._peers.port, *self.further_ports)
             connections = (connection for port in ports for connection in connections_to(port))
-            extra = surplus(connections, self._most, self._exempt)
+            extra = surplus(connections, self._max_per_peer, self._exempt)
             closed = close_own([connection.inode for connection in extra]) if extra else 0
         except OSError as error:
             self._log.warning("connections can't be counted", error=str(error))

@@ -24,15 +24,15 @@ class JobRow:
     owner: str = ""
 
 
-def limit_rows(rows: Sequence[JobRow], most: int) -> Iterable[JobRow]:
+def limit_rows(rows: Sequence[JobRow], max_rows: int) -> Iterable[JobRow]:
     """The first rows, and the sum of the others in one more.
 
     Args:
         rows: One for each job, the most important first.
-        most: How many stay as they are.
+        max_rows: How many stay as they are.
     """
-    rest = rows[most:]
+    rest = rows[max_rows:]
     if not rest:
         return rows
     sums = tuple(map(sum, zip(*(row.values for row in rest), strict=True)))
-    return (*rows[:most], JobRow(OTHER, sums))
+    return (*rows[:max_rows], JobRow(OTHER, sums))

@@ -232,7 +232,7 @@ class WorkloadRecipe(StrEnum):
     S7 = "s7"
 
 
-_SHARE_AND_LEAST = {
+_SHARE_AND_MIN_GB = {
     WorkloadRecipe.S1: (0.50, 5 * _TB),
     WorkloadRecipe.S2: (0.75, 5 * _TB),
     WorkloadRecipe.S3: (0.50, 20 * _TB),
@@ -259,9 +259,9 @@ def derive(workload: BatchWorkload, recipe: WorkloadRecipe, seed: int, originals
     rng = random.Random(f"{seed} requests")
     known = originals or [job.burst_buffer_gb for job in workload.jobs]
     drawn = _with_burst_buffer(
-        workload, known, *_SHARE_AND_LEAST[recipe if recipe in _SHARE_AND_LEAST else WorkloadRecipe.S2], rng
+        workload, known, *_SHARE_AND_MIN_GB[recipe if recipe in _SHARE_AND_MIN_GB else WorkloadRecipe.S2], rng
     )
-    if recipe in _SHARE_AND_LEAST:
+    if recipe in _SHARE_AND_MIN_GB:
         return drawn
     return _with_ssd(drawn, _SHARE_OF_SMALL[recipe], random.Random(f"{seed} SSD"))
 

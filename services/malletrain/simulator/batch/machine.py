@@ -87,7 +87,7 @@ def read_machine(path: Path, nodes: int | None = None) -> MachineSpec:
         raise InvalidInputError(str(path), f"a readable JSON file with the machine ({error})") from error
     if not isinstance(values, dict):
         raise InvalidInputError(str(path), "one JSON object", values)
-    known = _whole(values, "nodes", path, least=1)
+    known = _whole(values, "nodes", path, minimum=1)
     nodes = known if nodes is None else nodes
     ssd = values.get("ssd", False)
     if not isinstance(ssd, bool):
@@ -158,12 +158,12 @@ def beyond(job: Requesting, machine: MachineResources | None) -> tuple[str, str,
     return None
 
 
-def _whole(values: dict[str, object], name: str, path: Path, least: int = 0) -> int | None:
+def _whole(values: dict[str, object], name: str, path: Path, minimum: int = 0) -> int | None:
     value = values.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**12:
-        raise InvalidInputError(f"{path}: {name}", f"a whole number, at least {least}", value)
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= 10**12:
+        raise InvalidInputError(f"{path}: {name}", f"a whole number, at least {minimum}", value)
     return value
 
 

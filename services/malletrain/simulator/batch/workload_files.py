@@ -266,10 +266,10 @@ def _after(text: str, place: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, names)))
 
 
-def _whole(values: dict[str, str], column: str, place: str, least: int) -> int:
+def _whole(values: dict[str, str], column: str, place: str, minimum: int) -> int:
     text = values[column].strip()
-    if not (text.isascii() and text.isdigit()) or not least <= int(text[:14]) <= _MAX_AMOUNT:
-        raise InvalidInputError(f"{place}: {column}", f"a whole number, at least {least}", text)
+    if not (text.isascii() and text.isdigit()) or not minimum <= int(text[:14]) <= _MAX_AMOUNT:
+        raise InvalidInputError(f"{place}: {column}", f"a whole number, at least {minimum}", text)
     return int(text)
 
 

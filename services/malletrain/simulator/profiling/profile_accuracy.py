@@ -57,10 +57,10 @@ class ProfileAccuracy:
     seconds: float
 
 
-def curve_with_knee(single: float, knee: int, largest: int) -> tuple[ScalingPoint, ...]:
+def curve_with_knee(single: float, knee: int, max_nodes: int) -> tuple[ScalingPoint, ...]:
     """A curve that is linear up to a knee and almost flat beyond it, as with a saturated network or file system."""
-    rates = (single * (min(n, knee) + 0.1 * max(0, n - knee)) for n in range(1, largest + 1))
-    return tuple(ScalingPoint(n, rate) for n, rate in zip(range(1, largest + 1), rates, strict=True))
+    rates = (single * (min(n, knee) + 0.1 * max(0, n - knee)) for n in range(1, max_nodes + 1))
+    return tuple(ScalingPoint(n, rate) for n, rate in zip(range(1, max_nodes + 1), rates, strict=True))
 
 
 def shapes_of(published: Curves) -> dict[str, tuple[ScalingPoint, ...]]:

@@ -81,10 +81,10 @@ def _look_back(
     return TuningAnswer(back=ReplayedGain(before, gain.mean, None, compared.duration_s / 3600))
 
 
-def _parts(journal: Journal, part_s: float, most: int) -> Iterator[TuningDay]:
+def _parts(journal: Journal, part_s: float, max_parts: int) -> Iterator[TuningDay]:
     """Whole parts of the past in which jobs could train, the newest first."""
     end = journal.end_unix
-    for number in range(most):
+    for number in range(max_parts):
         begin = end - (number + 1) * part_s
         if begin < journal.begin_unix:
             return
