@@ -24,7 +24,7 @@ def run_call(folder: Path) -> int:
     try:
         call = read_call(folder)
     except (CallFileError, ImportError) as error:
-        return _failed(folder, error)
+        return _report_failure(folder, error)
     timer: Any = None
     if call.timeout_seconds:
         timer = threading.Timer(call.timeout_seconds, _end, (folder, call.timeout_seconds))
@@ -35,14 +35,14 @@ def run_call(folder: Path) -> int:
         if is_first_rank():
             write_result(folder, CallResult(value))
     except Exception as error:  # noqa: BLE001 - whatever it is, the submitter is told
-        return _failed(folder, error)
+        return _report_failure(folder, error)
     finally:
         if timer is not None:
             timer.cancel()
     return 0
 
 
-def _failed(folder: Path, error: Exception) -> int:
+def _report_failure(folder: Path, error: Exception) -> int:
     trace = "".join(traceback.format_exception(error))
     sys.stderr.write(trace)
     if is_first_rank():
@@ -53,7 +53,7 @@ def _failed(folder: Path, error: Exception) -> int:
 def _end(folder: Path, seconds: float) -> None:
     """End this process, whatever its threads do."""
     try:
-        _failed(folder, TimeoutError(f"it has not returned after {seconds:g} s"))
+        _report_failure(folder, TimeoutError(f"it has not returned after {seconds:g} s"))
     finally:
         sys.stderr.flush()
         os._exit(1)

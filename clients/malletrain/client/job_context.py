@@ -66,12 +66,12 @@ def read_job(environ: Mapping[str, str]) -> JobContext | None:
     job_id = environ.get(env.JOB_ID)
     if not job_id:
         return None
-    directory = Path(_required(environ, env.JOB_DIR, "the job's folder"))
+    directory = Path(_require(environ, env.JOB_DIR, "the job's folder"))
     return JobContext(
         id=job_id,
         directory=directory,
         checkpoint_directory=directory / CHECKPOINTS_FOLDER,
-        monitor=_required(environ, env.MONITOR, "HOST:PORT of Monitor"),
+        monitor=_require(environ, env.MONITOR, "HOST:PORT of Monitor"),
         node=environ.get(env.NODE, ""),
         slots_per_node=_whole_number(environ, env.SLOTS_PER_NODE, default=1, minimum=1),
         target_samples=_whole_number(environ, env.TARGET_SAMPLES, default=0, minimum=0),
@@ -151,7 +151,7 @@ def _launcher_rank(environ: Mapping[str, str]) -> WorkerRank:
     return WorkerRank(0, max(1, int(size)) if size.isdecimal() else 1)
 
 
-def _required(environ: Mapping[str, str], name: str, expected: str) -> str:
+def _require(environ: Mapping[str, str], name: str, expected: str) -> str:
     value = environ.get(name)
     if not value:
         raise ValueError(f"{name}: expected {expected}, got nothing")

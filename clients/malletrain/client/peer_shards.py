@@ -240,7 +240,7 @@ def find_peer_shards(memory: NodeMemory | None, on_disk: int) -> PeerShards | No
     parts: dict[int, Part] = {}
     own: _LeftParts | None = None
     if left is not None and "parts" in left.description:
-        for header, first, end in _bounded(left.description, left.data.numel()):
+        for header, first, end in _headers_with_bounds(left.description, left.data.numel()):
             parts[int(header["rank"])] = Part(header, left.data[first:end])
         shards = int(left.description["parts"][0]["workers"])
         own = _LeftParts(StateMoment(left.samples, left.generation), shards, tuple(parts))
@@ -260,7 +260,7 @@ def find_peer_shards(memory: NodeMemory | None, on_disk: int) -> PeerShards | No
     return PeerShards(memory, parts, owners, [headers[shard] for shard in range(len(owners))])
 
 
-def _bounded(description: Mapping[str, Any], size: int) -> Iterator[tuple[dict[str, Any], int, int]]:
+def _headers_with_bounds(description: Mapping[str, Any], size: int) -> Iterator[tuple[dict[str, Any], int, int]]:
     """The headers of what a worker was left, each with its first byte and the one after its last."""
     firsts = [*description["firsts"], size]
     yield from zip(description["parts"], firsts, firsts[1:], strict=False)

@@ -257,7 +257,7 @@ class _TensorsThemselves:
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         wasted = storage.nbytes() - self._used[storage.data_ptr()]
-        return tensor if wasted <= storage.nbytes() * _MAX_WASTE else _copied(tensor)
+        return tensor if wasted <= storage.nbytes() * _MAX_WASTE else _copy(tensor)
 
 
 class _Copier:
@@ -302,7 +302,7 @@ class _Copier:
         return self._known[place]
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 

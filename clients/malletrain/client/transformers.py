@@ -72,7 +72,7 @@ class MalleTrainCallback(TrainerCallback):  # type: ignore[misc]  # Transformers
         self._compute_loss, trainer.compute_loss = trainer.compute_loss, self._compute_weighted_loss
         for name, what in (("evaluate", EVALUATE), ("predict", EVALUATE), ("_save_checkpoint", SAVE)):
             setattr(trainer, name, phase(what)(getattr(trainer, name)))
-        self._plan = LoaderPlan(*_undivided(trainer.get_train_dataloader()))
+        self._plan = LoaderPlan(*_undivided_batches(trainer.get_train_dataloader()))
         trainer.get_train_dataloader = self._elastic_loader
 
     def register(self, name: str, thing: Stateful) -> None:
@@ -269,7 +269,7 @@ def _check(trainer: Trainer) -> None:
         raise ValueError("accelerator_config: expected neither split_batches nor dispatch_batches, got one of them")
 
 
-def _undivided(loader: DataLoader[Any]) -> tuple[DataLoader[Any], Any]:
+def _undivided_batches(loader: DataLoader[Any]) -> tuple[DataLoader[Any], Any]:
     """A loader that Accelerate has prepared, and its batches before they were divided among the workers."""
     batches = loader.batch_sampler
     return loader, batches.batch_sampler if isinstance(batches, BatchSamplerShard) else batches

@@ -92,7 +92,7 @@ def _checks(engine: Any) -> Iterator[tuple[str, str, Any, bool]]:
     yield "zero_optimization.zero_hpz_partition_size", "1", pieces, pieces == 1
     shards = int(getattr(engine._config.zero_config, "mics_shard_size", -1) or -1)
     yield "zero_optimization.mics_shard_size", "none", shards, shards < 1
-    yield "managed_gradient_accumulation", "true", "false", _managed(engine)
+    yield "managed_gradient_accumulation", "true", "false", _is_managed(engine)
     for name, size in (
         ("tensor_parallel", engine.autotp_size() or 1),
         ("model parallelism", getattr(engine, "mp_world_size", 1)),
@@ -106,7 +106,7 @@ def _checks(engine: Any) -> Iterator[tuple[str, str, Any, bool]]:
     yield "torch_autocast.dtype", "bfloat16: a scaler of float16 there is not saved", "float16", scaler is None
 
 
-def _managed(engine: Any) -> bool:
+def _is_managed(engine: Any) -> bool:
     asked = getattr(engine, "managed_gradient_accumulation", None)
     return asked is None or bool(asked())
 

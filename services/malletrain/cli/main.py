@@ -122,7 +122,7 @@ def application(verb: str | None = None, *, only_names: bool = False) -> typer.T
     for name, module in _VERBS.items():
         if verb in (None, name):
             function = getattr(import_module(module), name)
-            app.command(name, cls=Verb)(guard_function(_configured(function) if name in _CALLING else function))
+            app.command(name, cls=Verb)(guard_function(_add_config(function) if name in _CALLING else function))
     for name, module in _GROUPS.items():
         if verb in (None, name):
             app.add_typer(guard_verbs(getattr(import_module(module), f"{name}_app")), name=name)
@@ -139,7 +139,7 @@ def _nothing() -> None:  # without a docstring: shells would show it beside ever
     return
 
 
-def _configured(function: Callable[..., None]) -> Callable[..., None]:
+def _add_config(function: Callable[..., None]) -> Callable[..., None]:
     from malletrain.cli.shared.configured import with_config  # it imports all settings
 
     return with_config(function)

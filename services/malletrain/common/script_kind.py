@@ -279,14 +279,14 @@ def _of_program(name: str, path: Path | None, words: Sequence[str], directory: P
     interpreter = next(filter(is_interpreter, line), None)
     if interpreter is not None:
         own = (path.parent, *files.own)
-        installed = _installed(source, files.interpreter_packages(interpreter, directory), files.read)
+        installed = _read_installed(source, files.interpreter_packages(interpreter, directory), files.read)
         return _of_sources(name, [*_sources(path, own, files.read), *installed])
     if _SHELLS & set(programs):
         return _of_shell([programs[-1], str(path), *words[1:]], directory, files)
     return Script(ScriptKind.WRAPPER, name)
 
 
-def _installed(source: bytes, folders: Sequence[Path], read: ReadFile) -> Iterator[Evidence | None]:
+def _read_installed(source: bytes, folders: Sequence[Path], read: ReadFile) -> Iterator[Evidence | None]:
     """What the installed package says that a program of a few lines starts, as pip makes them for a package."""
     evidence = _evidence(source)
     short = source.count(b"\n") <= _LINES_OF_A_STARTER

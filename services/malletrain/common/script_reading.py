@@ -31,10 +31,10 @@ def _folders(prefix: Path) -> Iterator[Path]:
     for pattern in ("lib/python3*/site-packages", "local/lib/python3*/dist-packages", "lib/python3/dist-packages"):
         for folder in sorted(prefix.glob(pattern)):
             yield folder
-            yield from _linked(folder)
+            yield from _linked_folders(folder)
 
 
-def _linked(folder: Path) -> Iterator[Path]:
+def _linked_folders(folder: Path) -> Iterator[Path]:
     for file in islice(sorted(folder.glob("*.pth")), _MAX_FOLDERS):
         try:
             with file.open(errors="replace") as lines:

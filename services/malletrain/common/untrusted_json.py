@@ -122,7 +122,7 @@ def text_of(fields: Mapping[str, Any], name: str, max_length: int, default: str 
     if value is None and default is not None:
         return default
     if not isinstance(value, str):
-        raise _unexpected(name, "a text", value)
+        raise _unexpected_error(name, "a text", value)
     return value[:max_length]
 
 
@@ -136,7 +136,7 @@ def texts_of(fields: Mapping[str, Any], name: str, max_texts: int, max_length: i
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-        raise _unexpected(name, "a list of texts", value)
+        raise _unexpected_error(name, "a list of texts", value)
     return tuple(entry[:max_length] for entry in value[:max_texts])
 
 
@@ -148,7 +148,7 @@ def integer_of(fields: Mapping[str, Any], name: str, lowest: int, highest: int) 
     """
     value = fields.get(name)
     if type(value) is not int or not lowest <= value <= highest:  # true and false are numbers of Python
-        raise _unexpected(name, f"a whole number from {lowest} to {highest}", value)
+        raise _unexpected_error(name, f"a whole number from {lowest} to {highest}", value)
     return value
 
 
@@ -160,9 +160,9 @@ def flag_of(fields: Mapping[str, Any], name: str) -> bool:
     """
     value = fields.get(name, False)
     if not isinstance(value, bool):
-        raise _unexpected(name, "true or false", value)
+        raise _unexpected_error(name, "true or false", value)
     return value
 
 
-def _unexpected(name: str, expected: str, value: object) -> UntrustedJsonError:
+def _unexpected_error(name: str, expected: str, value: object) -> UntrustedJsonError:
     return UntrustedJsonError(f"{name}: expected {expected}, got {str(value)[:_SHOWN]!r}")

@@ -161,7 +161,7 @@ def indifferent_imports(script: Path) -> list[str]:
 
 def imports_of(script: Path) -> list[str]:
     """Modules that a script imports at its top level, in order, except those in its own folder."""
-    return [name for statement in _statements(script) for name in _imported(statement, script)]
+    return [name for statement in _statements(script) for name in _imported_names(statement, script)]
 
 
 def _statements(script: Path) -> list[ast.stmt]:
@@ -171,7 +171,7 @@ def _statements(script: Path) -> list[ast.stmt]:
         return []
 
 
-def _imported(statement: ast.stmt, script: Path) -> list[str]:
+def _imported_names(statement: ast.stmt, script: Path) -> list[str]:
     if isinstance(statement, ast.Import):
         names = [alias.name for alias in statement.names]
     elif isinstance(statement, ast.ImportFrom) and statement.module and statement.level == 0:
@@ -382,7 +382,7 @@ def import_head(script: Path | None) -> None:
     for statement in _statements(script) if script else ():
         if _is_text(statement) or (isinstance(statement, ast.ImportFrom) and statement.module == "__future__"):
             continue
-        names = _imported(statement, script) if script else []
+        names = _imported_names(statement, script) if script else []
         wanted = len(statement.names) if isinstance(statement, ast.Import) else 1
         if len(names) != wanted or not all(_is_installed(name.partition(".")[0]) for name in names):
             return

@@ -48,11 +48,11 @@ def place(counts: Sequence[int], nodes: Mapping[str, int], held: Sequence[frozen
     there = all(number < nodes.get(node, 0) for own in had for node, number in own)
     if there and all(len(own) == count for own, count in zip(had, counts, strict=True)):
         placements.append(had)
-    rated = [_rated(gpus, had) for gpus in placements]
+    rated = [_rate_placement(gpus, had) for gpus in placements]
     return min(rated, key=lambda placement: (round(placement.score, _DIGITS), placement.moved))
 
 
-def _rated(gpus: tuple[frozenset[Gpu], ...], had: Sequence[frozenset[Gpu]]) -> GpuPlacement:
+def _rate_placement(gpus: tuple[frozenset[Gpu], ...], had: Sequence[frozenset[Gpu]]) -> GpuPlacement:
     score = sum(len({node for node, _ in own}) / len(own) for own in gpus)
     moved = sum(len(own) for own, before in zip(gpus, had, strict=True) if own != before)
     return GpuPlacement(gpus, score, moved)

@@ -36,7 +36,7 @@ def after_leave(table: RateTable, flotilla: Flotilla, gpus: int) -> Shrunk:
         gpus: GPUs that are left, at least 0.
     """
     present = min(flotilla.rates(table))
-    needed = [_needed(table, member, present) for member in flotilla.members]
+    needed = [_needed_gpus(table, member, present) for member in flotilla.members]
     keep = sorted(range(len(needed)), key=lambda place: (needed[place], place))[:gpus]
     members = tuple(flotilla.members[place] for place in sorted(keep))
     counts = min_gpus(table, dict.fromkeys(members, 1.0), gpus)
@@ -74,6 +74,6 @@ def _advance(table: RateTable, flotilla: Flotilla, preprocessing: Preprocessing)
     return list(preprocessing.paces(dict(zip(flotilla.members, flotilla.rates(table), strict=True))).values())
 
 
-def _needed(table: RateTable, member: int, pace: float) -> int:
+def _needed_gpus(table: RateTable, member: int, pace: float) -> int:
     """Fewest GPUs on which a member is at least so fast; it is so on some number."""
     return next(count for count, rate in enumerate(table.rows[member], 1) if rate >= pace)

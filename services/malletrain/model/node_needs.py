@@ -186,7 +186,7 @@ class TraitCensus:
     def count(self, needs: NodeNeeds) -> int:
         """How many of the nodes suit a job."""
         suitable = sum(count for traits, count in self._counts.items() if has_traits(needs, traits))
-        excluded = (self._nodes[name] for name in _excluded(needs.excluded_nodes) if name in self._nodes)
+        excluded = (self._nodes[name] for name in _as_set(needs.excluded_nodes) if name in self._nodes)
         return suitable - sum(has_traits(needs, traits) for traits in excluded)
 
     def unknown(self, needs: NodeNeeds) -> int:
@@ -201,7 +201,7 @@ class TraitCensus:
         }
         by_name: dict[str, list[int]] = {}
         for index, needs in enumerate(all_needs):
-            for name in _excluded(needs.excluded_nodes):
+            for name in _as_set(needs.excluded_nodes):
                 by_name.setdefault(name, []).append(index)
         kinds: dict[tuple[int, ...], list[str]] = {}
         for name, traits in self._nodes.items():
@@ -249,7 +249,7 @@ def in_words(needs: NodeNeeds) -> str:
 
 def suits(needs: NodeNeeds, name: str, traits: NodeTraits) -> bool:
     """Whether a node is one that the job may have."""
-    return name not in _excluded(needs.excluded_nodes) and has_traits(needs, traits)
+    return name not in _as_set(needs.excluded_nodes) and has_traits(needs, traits)
 
 
 @lru_cache(maxsize=65536)
@@ -296,5 +296,5 @@ def _features(constraint: str) -> Sequence[str]:
 
 
 @lru_cache(maxsize=1024)
-def _excluded(names: tuple[str, ...]) -> frozenset[str]:
+def _as_set(names: tuple[str, ...]) -> frozenset[str]:
     return frozenset(names)

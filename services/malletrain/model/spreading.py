@@ -72,12 +72,12 @@ def _nearest(known: dict[tuple[int, int], SpanRate], far: int, nearer: Sequence[
     for near in reversed(nearer):
         numbers = sorted(nodes for nodes, level in known if level == far and (nodes, near) in known)
         if numbers:
-            loss, error = _compared([(known[number, far], known[number, near]) for number in numbers])
+            loss, error = _compare_pairs([(known[number, far], known[number, near]) for number in numbers])
             return SpreadLoss(far, near, loss, error, tuple(numbers))
     return None
 
 
-def _compared(pairs: Sequence[tuple[SpanRate, SpanRate]]) -> tuple[float, float]:
+def _compare_pairs(pairs: Sequence[tuple[SpanRate, SpanRate]]) -> tuple[float, float]:
     logs = [math.log(far.rate / near.rate) for far, near in pairs]
     weights = [1 / (_error(far) ** 2 + _error(near) ** 2) for far, near in pairs]
     total = math.fsum(weights)

@@ -70,7 +70,7 @@ class MonitorMetrics:
             RuntimeError: no event loop is running.
         """
         metrics.add(*vars(self).values())
-        metrics.watch(now, lambda snapshot: _rendered(snapshot, metrics.max_jobs), MonitorSnapshot())
+        metrics.watch(now, lambda snapshot: _render(snapshot, metrics.max_jobs), MonitorSnapshot())
 
     def note_batch(self, records: int, dropped: int) -> None:
         """A batch has been counted.
@@ -89,7 +89,7 @@ class MonitorMetrics:
             self._stalled.inc(rescale.seconds * rescale.to_nodes)
 
 
-def _rendered(snapshot: MonitorSnapshot, max_rows: int) -> Iterator[Metric]:
+def _render(snapshot: MonitorSnapshot, max_rows: int) -> Iterator[Metric]:
     yield GaugeMetricFamily("malletrain_monitor_messages_waiting", "Messages that wait to be stored.", snapshot.waiting)
     yield GaugeMetricFamily(
         "malletrain_monitor_slow_workers",

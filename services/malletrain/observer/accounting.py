@@ -42,7 +42,7 @@ def at(history: History, time: float) -> History:
         start = end
     accounted = replace(history, now=time, minutes=tuple(minutes))
     rolled = len(minutes) > len(history.minutes) or len(accounted.fragments) > MAX_FRAGMENTS
-    return _trimmed(accounted) if rolled else accounted
+    return _trim(accounted) if rolled else accounted
 
 
 def use_of(job: JobFact, name: str, stalled: bool) -> Use:
@@ -143,7 +143,7 @@ def charge(minutes: dict[float, Minute], stall: StallFact, unit: float) -> None:
         start = end
 
 
-def _trimmed(history: History) -> History:
+def _trim(history: History) -> History:
     """Without what is older than a day, or too much."""
     oldest = history.now - KEPT_S
     minutes, releases = history.minutes, history.releases

@@ -112,8 +112,8 @@ def eta(
     nodes = len(job.confirmed) or len(job.commanded)
     low, high = quantiles or (idle, idle)
     share = nodes / idle if idle and nodes else 0.0
-    most = _permitted(job, max(nodes, share * max(high, idle)))
-    least = _permitted(job, min(nodes, share * min(low, idle)))
+    most = _permitted_scale(job, max(nodes, share * max(high, idle)))
+    least = _permitted_scale(job, min(nodes, share * min(low, idle)))
     return Eta(
         _over(remaining, curve.rate(nodes)),
         _over(remaining, curve.rate(most, 1.0)),
@@ -121,7 +121,7 @@ def eta(
     )
 
 
-def _permitted(job: JobFact, nodes: float) -> int:
+def _permitted_scale(job: JobFact, nodes: float) -> int:
     """The largest permitted scale of at most so many nodes; 0 if there is none."""
     from malletrain.model.job_terms import JobTerms  # of jobs with a target only
 

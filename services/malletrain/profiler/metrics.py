@@ -57,7 +57,7 @@ class ProfilerMetrics:
             RuntimeError: no event loop is running.
         """
         metrics.add(*vars(self).values())
-        metrics.watch(now, _rendered, ProfilerSnapshot())
+        metrics.watch(now, _render, ProfilerSnapshot())
 
     def note_published(self, profiles: int) -> None:
         """Watchers were told of so many profiles."""
@@ -72,7 +72,7 @@ class ProfilerMetrics:
                 self._ended.inc()
 
 
-def _rendered(snapshot: ProfilerSnapshot) -> Iterator[Metric]:
+def _render(snapshot: ProfilerSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("malletrain_profiler_curves", "Jobs with a scaling curve.", snapshot.curves)
     points = GaugeMetricFamily(
         "malletrain_profiler_curve_points",

@@ -55,10 +55,10 @@ class Exhibit:
 
 def round_cells(rows: Sequence[Sequence[Cell]], digits: int = 4) -> tuple[tuple[Cell, ...], ...]:
     """Rows with fractions rounded to so many significant digits."""
-    return tuple(tuple(_rounded(cell, digits) for cell in row) for row in rows)
+    return tuple(tuple(_round_cell(cell, digits) for cell in row) for row in rows)
 
 
-def _rounded(cell: Cell, digits: int) -> Cell:
+def _round_cell(cell: Cell, digits: int) -> Cell:
     return float(f"{cell:.{digits}g}") if isinstance(cell, float) else cell
 
 

@@ -84,7 +84,7 @@ def open_blocking_channel(peer: Peer, credential: Credential | ServiceCredential
         )
     except CertificateFileError as error:
         raise _unusable(error) from error
-    bounded = _bounded(channel, peer.service)
+    bounded = _bound_calls(channel, peer.service)
     return bounded if credential is None else showing_blocking(bounded, _towards(peer, credential))
 
 
@@ -97,7 +97,7 @@ def service_of(error: grpc.RpcError) -> str:
     return next((note.removeprefix(_NOTE) for note in notes if note.startswith(_NOTE)), "")
 
 
-def _bounded(channel: grpc.Channel, service: str) -> grpc.Channel:
+def _bound_calls(channel: grpc.Channel, service: str) -> grpc.Channel:
     """A blocking channel whose calls have a deadline, unless they answer by a stream, and whose errors name it."""
 
     def wrap(method: Any, kind: str) -> Any:

@@ -98,7 +98,7 @@ def stalls_logged(min_seconds: float) -> Iterator[None]:
         if seconds > min_seconds:
             log.warning(
                 "stall",
-                step=_named(getattr(handle, "_callback", None)),
+                step=_name_of(getattr(handle, "_callback", None)),
                 ms=_milliseconds(seconds),
                 cpu_ms=_milliseconds(time.thread_time() - cpu),
             )
@@ -124,7 +124,7 @@ def stalls_logged(min_seconds: float) -> Iterator[None]:
         handles._run = plain
 
 
-def _named(callback: object) -> str:
+def _name_of(callback: object) -> str:
     """What a step belongs to: a task by its name and coroutine, otherwise the function."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):

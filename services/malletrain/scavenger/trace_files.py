@@ -77,13 +77,13 @@ def write_trace(trace: Trace, path: Path, about: Mapping[str, object] | None = N
     dated = {} if trace.origin is None else {"origin": trace.origin}
     with ExitStack() as files:
         # Neither is there before both are whole.
-        data, text = (files.enter_context(_replaced(name)) for name in (path, beside))
+        data, text = (files.enter_context(_replace_file(name)) for name in (path, beside))
         _write_rows(trace, path, data)
         text.write_text(json.dumps({**(about or {}), **metadata, **known, **dated}) + "\n", encoding="utf-8")
 
 
 @contextmanager
-def _replaced(path: Path) -> Iterator[Path]:
+def _replace_file(path: Path) -> Iterator[Path]:
     """A file that takes the place of another one if no error is raised; else it is gone."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -129,7 +129,7 @@ def best_selection(
 
 
 @jit("b1(i8[:, ::1], i8, i8[::1], i8[::1])")
-def _covered(front: Ints, size: int, now: Ints, more: Ints) -> bool:
+def _is_covered(front: Ints, size: int, now: Ints, more: Ints) -> bool:
     """Whether one of the found points is at least as good as now + more in all objectives."""
     for row in range(size - 1, -1, -1):
         if (
@@ -181,7 +181,7 @@ def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, leas
         job = following[depth]
         point[:] = now
         point[3] -= spill_gb * max(0, used[0] - limits[0])
-        hopeless = point[0] + to_come[job, 0] < least or _covered(front, size, point, to_come[job])
+        hopeless = point[0] + to_come[job, 0] < least or _is_covered(front, size, point, to_come[job])
         if job < count and not hopeless:
             following[depth] = job + 1
             visits += 1

@@ -64,7 +64,7 @@ class RenewableCertificate:
             CertificateFileError: the content can't be used.
         """
         self._file = FileCertificate(first) if isinstance(first, Path) else None
-        self._renewed = None if isinstance(first, Path) else _parsed(first)
+        self._renewed = None if isinstance(first, Path) else _parse(first)
         self._file_stamp: object = None
 
     def renew(self, content: bytes) -> None:
@@ -76,7 +76,7 @@ class RenewableCertificate:
         Raises:
             CertificateFileError: it can't be used; the present one stays.
         """
-        renewed = _parsed(content)
+        renewed = _parse(content)
         self._file_stamp = self._stamp_of_file()
         self._renewed = renewed
 
@@ -115,5 +115,5 @@ def source_of(certificate: Path | CertificateSource) -> CertificateSource:
     return FileCertificate(certificate) if isinstance(certificate, Path) else certificate
 
 
-def _parsed(content: bytes) -> CertificateFile:
+def _parse(content: bytes) -> CertificateFile:
     return parse_certificate_file(content, Path("the agent's certificate"))

@@ -56,12 +56,12 @@ class Preparation:
             number: The sample's number in the training, from 0.
             index: Its dataset index.
         """
-        with _seeded(seed_of(self.seed, number // self.size, number % self.size)):
+        with _seed_generators(seed_of(self.seed, number // self.size, number % self.size)):
             return self.dataset[index]
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seed_generators(seed: int) -> Iterator[None]:
     """Seed the global generators of what is imported, and put their states back afterwards."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     python_state = random.getstate()

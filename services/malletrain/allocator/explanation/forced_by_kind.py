@@ -36,7 +36,7 @@ def kind_steps(part: PlannedPart, wanted: Iterable[str], *, all_scales: bool = F
         all_scales: Whether all their scales are.
     """
     problem, job_ids = part.problem.rest, frozenset(wanted)
-    if not _constrained(problem):
+    if not _is_constrained(problem):
         return 0
     table = GroupTable.of(problem)
     kinds = len(table.cells) if table.options else len(problem.kinds) + 1
@@ -50,7 +50,7 @@ def kind_steps(part: PlannedPart, wanted: Iterable[str], *, all_scales: bool = F
     return variables * solves
 
 
-def _constrained(problem: AllocationProblem) -> bool:
+def _is_constrained(problem: AllocationProblem) -> bool:
     """Whether more than numbers of nodes constrains the jobs."""
     return bool(problem.kinds) or any(map(requires_group, problem.jobs))
 
@@ -64,7 +64,7 @@ class ByKinds:
 
     def optima(self, problem: AllocationProblem, per_job: Sequence[ScaleValues]) -> Optima:
         """See `worth.Solving`."""
-        if not _constrained(problem):
+        if not _is_constrained(problem):
             return ByCounts().optima(problem, per_job)
         return KindOptima(problem, per_job, self._process)
 

@@ -53,8 +53,8 @@ def parts_of(plan: allocator_pb2.Plan) -> list[PlannedPart]:
     problem = problem_from_proto(plan.problem)
     nodes = {entry.job_id: tuple(entry.nodes) for entry in plan.allocation.assignments}
     if not plan.parts:
-        return [_planned("", problem, nodes, ())]
-    return [_planned(part.pool, _part(problem, part), nodes, part.pinned_job_ids) for part in plan.parts]
+        return [_planned_part("", problem, nodes, ())]
+    return [_planned_part(part.pool, _part(problem, part), nodes, part.pinned_job_ids) for part in plan.parts]
 
 
 def _part(problem: AllocationProblem, part: allocator_pb2.PlanPart) -> AllocationProblem:
@@ -81,7 +81,7 @@ def _part(problem: AllocationProblem, part: allocator_pb2.PlanPart) -> Allocatio
     )
 
 
-def _planned(
+def _planned_part(
     pool: str, problem: AllocationProblem, nodes: Mapping[str, tuple[str, ...]], pinned: Iterable[str]
 ) -> PlannedPart:
     ids = frozenset(pinned)

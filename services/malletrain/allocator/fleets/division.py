@@ -176,24 +176,24 @@ def _flotilla_division(live: LiveFleet, gpus: int) -> FleetDivision:
     enough = live.terms.active_share * sum(count for _, count in live.flotilla) - _ROUNDING
     if not active or sum(count for _, count in active) < enough:
         tolerance = RateTolerance(share=live.terms.rate_tolerance)
-        return _begun(live, create_flotilla(table, tuple(places.values()), gpus, tolerance), gpus)
+        return _begin(live, create_flotilla(table, tuple(places.values()), gpus, tolerance), gpus)
     # Members that rest find what is left over when they come back: nobody stops for them.
     room = max(gpus - sum(count for _, count in resting), min(gpus, sum(present.gpus)))
     if not present.members:
         return FleetDivision(flotilla=live.flotilla)
     if sum(present.gpus) > room:
-        return _begun(live, after_leave(table, present, room).flotilla, room, resting)
+        return _begin(live, after_leave(table, present, room).flotilla, room, resting)
     if gpus > live.flotilla_gpus:
         # GPUs of members that are done wait for the end of the flotilla, as in the paper.
         joined = sum(present.gpus) + min(gpus - live.flotilla_gpus, room - sum(present.gpus))
         preprocessing = live.preprocessing(Sharing.FLOTILLA, gpus)
         larger = after_join(table, present, joined, preprocessing, live.forward_s, live.stall_s)
         if larger != present:
-            return _begun(live, larger, room, resting)
+            return _begin(live, larger, room, resting)
     return _division(live, dict(zip(present.members, present.gpus, strict=True)), room, live.flotilla)
 
 
-def _begun(live: LiveFleet, flotilla: Flotilla, gpus: int, resting: Sequence[tuple[str, int]] = ()) -> FleetDivision:
+def _begin(live: LiveFleet, flotilla: Flotilla, gpus: int, resting: Sequence[tuple[str, int]] = ()) -> FleetDivision:
     counts = dict(zip(flotilla.members, flotilla.gpus, strict=True))
     named = [(live.members[place].job_id, count) for place, count in counts.items()]
     return _division(live, counts, gpus, (*named, *resting))

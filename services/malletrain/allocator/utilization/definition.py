@@ -159,7 +159,7 @@ def minute_use(
     counted = free = static = 0.0
     for step in steps:
         possible = step.seconds * best(step.jobs, step.nodes)
-        counted += min(_trained(step, pauses or {}, shares or {}), possible)
+        counted += min(_count_samples(step, pauses or {}, shares or {}), possible)
         free += possible
         low = best(step.jobs, below)
         static += step.seconds * (low + (nodes - below) * (best(step.jobs, below + 1) - low) if nodes > below else low)
@@ -168,7 +168,7 @@ def minute_use(
     return MinuteUse(start, nodes, samples, scale * free, scale * static)
 
 
-def _trained(step: UseStep, pauses: Mapping[str, Sequence[Pause]], shares: Mapping[str, float]) -> float:
+def _count_samples(step: UseStep, pauses: Mapping[str, Sequence[Pause]], shares: Mapping[str, float]) -> float:
     return sum(
         shares.get(job.id, 1.0) * capacity(step.start, step.start + step.seconds, rate, pauses.get(job.id, ()))
         for job, rate in zip(step.jobs, step.rates, strict=True)

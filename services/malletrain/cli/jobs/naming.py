@@ -273,12 +273,12 @@ def _jobs_of_name(stubs: ServiceStubs, name: str) -> list[resources_pb2.Job]:
         raise InvalidInputError("ID", "a job's identifier or its name", name)
     jobs = [job for job in all_jobs(stubs, name=name) if job.spec.name == name]  # an earlier JobManager lists all
     if not jobs:
-        raise NotFoundError(f"no job has the identifier or the name {quote(name)}{_meant(stubs, name)}")
+        raise NotFoundError(f"no job has the identifier or the name {quote(name)}{_suggest_names(stubs, name)}")
     own = own_name(stubs)
     return [job for job in jobs if job.owner == own] or jobs
 
 
-def _meant(stubs: ServiceStubs, name: str) -> str:
+def _suggest_names(stubs: ServiceStubs, name: str) -> str:
     """What a name that no job has is probably meant for, as the end of the error."""
     like = identifier_like(name)
     newest = deque(all_jobs(stubs, owner=own_name(stubs)), _MAX_LIKE)

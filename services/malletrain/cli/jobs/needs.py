@@ -107,7 +107,7 @@ def _too_few_replicas(job: resources_pb2.Job, counts: scavenger_pb2.CountSuitabl
 
 
 def _too_few(job: resources_pb2.Job, counts: scavenger_pb2.CountSuitableNodesResponse) -> str:
-    each = ", ".join(map(_met, counts.needs))
+    each = ", ".join(map(_describe_need, counts.needs))
     least = f"{job.spec.min_nodes} node{'' if job.spec.min_nodes == 1 else 's'}"
     return (
         f"{job.id} can't start as the site is: it needs {least} at least, and of the {counts.known_nodes} known nodes, "
@@ -115,6 +115,6 @@ def _too_few(job: resources_pb2.Job, counts: scavenger_pb2.CountSuitableNodesRes
     )
 
 
-def _met(need: resources_pb2.NeedCount) -> str:
+def _describe_need(need: resources_pb2.NeedCount) -> str:
     unknown = f", not known of {need.unknown_nodes}" if need.unknown_nodes else ""
     return f"{need.text}: {need.nodes}{unknown}"

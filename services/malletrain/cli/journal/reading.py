@@ -95,7 +95,7 @@ def journal_of(past: RecordedPast, place: str) -> Journal:
     events: dict[str, list[JobEvent]] = {}
     for event in past.events():
         events.setdefault(event.job_id, []).append(event)
-    believed, pools = _believed(beliefs, {job.id for job in jobs})
+    believed, pools = _read_beliefs(beliefs, {job.id for job in jobs})
     recorded = (
         RecordedJob(job, tuple(events[job.id]), measured.get(job.id), believed.get(job.id))
         for job in jobs
@@ -104,7 +104,7 @@ def journal_of(past: RecordedPast, place: str) -> Journal:
     return Journal(idle, tuple(recorded), pools, utilization)
 
 
-def _believed(beliefs: Iterator[PlanBelief], wanted: set[str]) -> tuple[dict[str, BelievedJob], frozenset[str]]:
+def _read_beliefs(beliefs: Iterator[PlanBelief], wanted: set[str]) -> tuple[dict[str, BelievedJob], frozenset[str]]:
     """What the newest plan with each job believed of it, and the pools of the newest plan."""
     believed: dict[str, BelievedJob] = {}
     pools: Sequence[str] | None = None

@@ -54,11 +54,11 @@ def dashboard(
 ) -> None:
     """Serve pages that show nodes, jobs and plans live in a browser, until Ctrl-C. Needs malletrain\\[dashboard]."""
     if link:
-        _print_new_link(*_parsed(address))
+        _print_new_link(*_parse_address(address))
         return
     if find_spec("bokeh") is None:
         raise InvalidInputError("dashboard", "Bokeh, which is not installed: pip install 'malletrain[dashboard]'")
-    host, port = _parsed(address)
+    host, port = _parse_address(address)
     tls = _tls(address, certificate, key)
     settings = load(config)
     configure_logging("dashboard", settings.log_level)
@@ -68,7 +68,7 @@ def dashboard(
     asyncio.run(_serve(settings, config, credential, host, port, tuple(name or ()), tls, watchdog))
 
 
-def _parsed(address: str) -> tuple[str, int]:
+def _parse_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
         raise InvalidInputError("--address", "HOST:PORT", address)

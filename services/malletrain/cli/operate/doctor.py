@@ -342,7 +342,7 @@ def examine_interpreter(setting: str, python: str, options: Mapping[str, Any], w
         who: The name of that account.
     """
     check = f"Python of {setting}"
-    if shutil.which(python) is None and not Path(python).is_symlink() and not _hidden(Path(python)):
+    if shutil.which(python) is None and not Path(python).is_symlink() and not _is_hidden(Path(python)):
         return Finding(check, True, f"{python} is not on this machine; --source SCHEDULER --try runs it on a node")
     try:
         done = subprocess.run(
@@ -377,7 +377,7 @@ def _as_owner(state_dir: Path) -> tuple[dict[str, Any], str]:
     return {"user": account.user_id, "group": account.group_id, "extra_groups": groups}, account.name
 
 
-def _hidden(path: Path) -> bool:
+def _is_hidden(path: Path) -> bool:
     """Whether we can't see if there is such a file."""
     try:
         path.stat()

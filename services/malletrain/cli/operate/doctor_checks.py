@@ -285,7 +285,7 @@ def _examine(query: Query[Any]) -> Finding:
         without = _WITHOUT.get(query.name, "")
         return Finding(check, False, one_line(str(error)), f"see what it prints for this user: {command}{without}")
     if not isinstance(answer, NodeStates):
-        return Finding(check, True, _described(query.name, answer))
+        return Finding(check, True, _describe(query.name, answer))
     unclear = ", ".join(f"{node} {one_line(state)!r}" for node, state in list(answer.unclear.items())[:_SHOWN])
     remedy = f"tell us which states these are; such nodes are not used: {command}"
     if not answer.known:
@@ -296,7 +296,7 @@ def _examine(query: Query[Any]) -> Finding:
     return judge(check, bool(answer.known) and not answer.unclear, found, remedy)
 
 
-def _described(name: str, answer: Any) -> str:
+def _describe(name: str, answer: Any) -> str:
     if name == "classes":
         facts: Counter[NodeFacts] = Counter(answer.values())
         return f"{len(answer)} nodes of {len({entry.node_class for entry in facts})} kinds"

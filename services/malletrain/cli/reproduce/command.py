@@ -136,7 +136,7 @@ def reproduce(
     experiments = all_experiments(job_sets, options)
     evaluations = spread(executor, cores, partial(perform, scenario), experiments)
     make_folder(out)
-    shown = _shown("replays", len(experiments), evaluations)
+    shown = _show_progress("replays", len(experiments), evaluations)
     results = {experiment.name: evaluation for experiment, evaluation in zip(experiments, shown, strict=True)}
     written = _write(results, whole, scenario, job_sets, options, [trace.name, *titles], out)
     typer.echo(f"{len(experiments)} replays in {time.perf_counter() - started:.1f} s; {len(written)} files in {out}")
@@ -172,7 +172,7 @@ def _scenario(whole: Trace, nodes: int | None, hours: float | None) -> Scenario:
     return Scenario.of(window(whole, 0.0, duration_s, nodes), duration_s)
 
 
-def _shown(name: str, total: int, results: Iterable[ResultT], every: int = 0) -> Iterator[ResultT]:
+def _show_progress(name: str, total: int, results: Iterable[ResultT], every: int = 0) -> Iterator[ResultT]:
     """Results as they come, with a bar that moves by one with each.
 
     Args:
@@ -263,7 +263,7 @@ def reproduce_bbsched(
     trials = plan.trials()
     answers = spread(executor, workers, run_trial, trials)
     make_folder(out)
-    shown = _shown("simulations", len(trials), answers, every=50)
+    shown = _show_progress("simulations", len(trials), answers, every=50)
     done = dict(zip(trials, shown, strict=True))
     exhibits = [
         example(),
@@ -314,7 +314,7 @@ def reproduce_fleet(
     trials = plan.trials()
     make_folder(out)
     answers = spread(executor, workers, run_fleet_trial, trials)
-    done = dict(zip(trials, _shown("simulations", len(trials), answers, every=200), strict=True))
+    done = dict(zip(trials, _show_progress("simulations", len(trials), answers, every=200), strict=True))
     results = FleetResults(plan, done)
     typer.echo("small ensembles beside the best possible")
     exhibits = [*paper_exhibits(results), *supplement_exhibits(), *sweep_exhibits(results), gap_exhibit()]
@@ -380,7 +380,7 @@ def reproduce_malletrain(
     plan = [(workload, system, seed) for workload in WorkloadKind for seed in range(seeds) for system in System]
     scores: dict[tuple[WorkloadKind, System], list[Score]] = {}
     trials = [Trial(system, Mix(workload, seed, samples), options) for workload, system, seed in plan]
-    answers = _shown("replays", len(trials), spread(LOCAL, workers, partial(run_trial, scenario), trials))
+    answers = _show_progress("replays", len(trials), spread(LOCAL, workers, partial(run_trial, scenario), trials))
     for (workload, system, seed), score in zip(plan, answers, strict=True):
         scores.setdefault((workload, system), []).append(score)
         typer.echo(f"{workload} seed {seed} {system}: {score.samples:.4g} samples, {score.profiles} profiles")
@@ -434,7 +434,7 @@ def _starts(scenario: Scenario, samples: float, workers: int) -> Exhibit:
         for mode in MODES
         for seed in range(START_SEEDS)
     ]
-    scores = list(_shown("starts", len(trials), spread(LOCAL, workers, partial(start_score, first), trials)))
+    scores = list(_show_progress("starts", len(trials), spread(LOCAL, workers, partial(start_score, first), trials)))
     typer.echo(f"profiles at the start: {START_SEEDS} seeds")
     return start_exhibit(scores[:START_SEEDS], scores[START_SEEDS:])
 

@@ -114,14 +114,14 @@ def lines_of(columns: Sequence[Column], row: Sequence[str], layout: Layout) -> l
     last = len(parts) - 1
     return [
         [
-            _padded(cell, layout.widths[place], right=columns[layout.shown[place]].right, last=place == last)
+            _pad(cell, layout.widths[place], right=columns[layout.shown[place]].right, last=place == last)
             for place, cell in enumerate(line)
         ]
         for line in zip(*filled, strict=True)
     ]
 
 
-def _padded(cell: str, width: int, *, right: bool, last: bool) -> str:
+def _pad(cell: str, width: int, *, right: bool, last: bool) -> str:
     blanks = " " * max(0, width - cell_len(cell))
     if right:
         return blanks + cell

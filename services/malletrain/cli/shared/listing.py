@@ -79,7 +79,7 @@ def print_listing(columns: Sequence[Column], rows: Sequence[ListingRow], view: L
     Raises:
         InvalidInputError: there is no column to sort by as the view wants.
     """
-    listed = _limited(columns, rows, view)
+    listed = _select_rows(columns, rows, view)
     if view.as_json:
         print_json([row.document() for row in listed])
         return
@@ -94,7 +94,7 @@ def print_listing(columns: Sequence[Column], rows: Sequence[ListingRow], view: L
         _print_table(columns, listed, view)
 
 
-def _limited(columns: Sequence[Column], rows: Sequence[ListingRow], view: ListingView) -> list[ListingRow]:
+def _select_rows(columns: Sequence[Column], rows: Sequence[ListingRow], view: ListingView) -> list[ListingRow]:
     """The rows that are wanted, in the wanted order."""
     ordered = list(rows)
     if view.sort:

@@ -36,10 +36,10 @@ _STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34
 
 def visible(text: str) -> str:
     r"""A text with `\x1b` and the like in place of what a terminal would act upon. Line ends and tabs stay. Pure."""
-    return _COMMANDING.sub(_escaped, text)
+    return _COMMANDING.sub(_escape, text)
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 

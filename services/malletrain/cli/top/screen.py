@@ -45,8 +45,8 @@ def events_between(before: History, after: History, time: float) -> list[Event]:
     """
     texts: list[str] = []
     if before.nodes is not None and after.nodes is not None:
-        texts += _named(after.nodes.keys() - before.nodes.keys(), "joined")
-        texts += _named(before.nodes.keys() - after.nodes.keys(), "left")
+        texts += _list_names(after.nodes.keys() - before.nodes.keys(), "joined")
+        texts += _list_names(before.nodes.keys() - after.nodes.keys(), "left")
     if before.heard_jobs and before.jobs is not after.jobs:
         texts += [text for job in after.jobs.values() for text in _of_job(before.jobs.get(job.id), job)]
     known = {plan.generation for plan in before.plans}
@@ -72,7 +72,7 @@ def service_events(before: Mapping[str, bool | None], after: Mapping[str, bool |
     ]
 
 
-def _named(names: Iterable[str], what: str) -> list[str]:
+def _list_names(names: Iterable[str], what: str) -> list[str]:
     known = sorted(names)
     if not known:
         return []

@@ -96,7 +96,7 @@ def _job_row(history: History, colours: Colours, chosen: Selection, job: JobFact
         Cell(f"{job.min_nodes}–{job.max_nodes}", number=True, order=job.max_nodes),
         Cell(_rate(history, job), number=True),
         Cell(progress, number=True, share=share, hint=f"{samples:,} samples{_unsure(job)}", order=share),
-        Cell(_before_brackets(eta_in_words(remaining)), number=True, wraps=True, order=_expected(remaining)),
+        Cell(_before_brackets(eta_in_words(remaining)), number=True, wraps=True, order=_eta_order(remaining)),
         *number_cells(str(job.rescales), str(job.preemptions)),
     )
     return Row(f"job-{job.id}", cells, chosen=job.id == chosen.job)
@@ -152,7 +152,7 @@ def eta_in_words(remaining: Eta | None) -> str:
     return f"{expected}({about(remaining.soonest)} to {latest})"
 
 
-def _expected(remaining: Eta | None) -> float | None:
+def _eta_order(remaining: Eta | None) -> float | None:
     """Sort key of an ETA; None: not known."""
     if remaining is None:
         return None

@@ -51,7 +51,7 @@ def waiting_reason(dependencies: Dependencies, waits_for: tuple[str, ...]) -> st
     """
     unfinished_names = frozenset(waits_for)
     parts = [
-        f"for {_listed(unfinished)} to {what}"
+        f"for {_list_names(unfinished)} to {what}"
         for names, what in ((dependencies.after, "end"), (dependencies.after_ok, "complete"))
         if (unfinished := [name for name in names if name in unfinished_names])
     ]
@@ -120,7 +120,7 @@ def _names_of(job: Job) -> tuple[str, ...]:
     return (job.id,) if job.array_number is None else (job.id, job.array_id)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     first = ", ".join(names[:_NAMED])
     others = len(names) - _NAMED
     return f"{first} and {others} more" if others > 0 else first

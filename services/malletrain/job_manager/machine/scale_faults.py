@@ -97,10 +97,10 @@ def describe(job: Job, scale: int, now: float, *, ends: bool) -> str:
     if not has_trained_elsewhere(job, scale):
         failed = {fault.scale for fault in job.scale_faults}
         if failed.issuperset(_permitted_up_to(job, max(failed))):
-            return f"it fails soon at each scale: {_listed(sorted(failed))} nodes" if len(failed) > 1 else ""
+            return f"it fails soon at each scale: {_list_scales(sorted(failed))} nodes" if len(failed) > 1 else ""
         others = "" if ends else ", so others are tried"
         return f"it fails soon on {here}{others}; --permitted names the scales that work"
-    good = _listed(good for good in job.good_scales if good != scale)
+    good = _list_scales(good for good in job.good_scales if good != scale)
     minutes = max(1, round(((fault.until or now) - now) / 60))
     return (
         f"it fails soon on {here} and has trained well on {good}, so {here} are left out for {minutes} min; "
@@ -112,7 +112,7 @@ def _permitted_up_to(job: Job, scale: int) -> Iterable[int]:
     return (other for other in range(job.spec.smallest, scale + 1) if job.spec.permits(other))
 
 
-def _listed(scales: Iterable[int]) -> str:
+def _list_scales(scales: Iterable[int]) -> str:
     """Scales, the first few of many."""
     words = [str(scale) for scale in scales]
     return ", ".join(words[:8]) + (", …" if len(words) > 8 else "")

@@ -425,12 +425,12 @@ def move_times(transaction: Transaction, seconds: float) -> None:
     wait for an hour.
     """
     for job in transaction.active():
-        transaction.put(job, **_moved(job, seconds))
+        transaction.put(job, **_move_times(job, seconds))
     transaction.ledger = {owner: replace(use, since=use.since + seconds) for owner, use in transaction.ledger.items()}
     move_usage(transaction, seconds)
 
 
-def _moved(job: Job, seconds: float) -> dict[str, object]:
+def _move_times(job: Job, seconds: float) -> dict[str, object]:
     times = {name: getattr(job, name) for name in _LIMIT_TIMES}
     return {
         **{name: None if time is None else time + seconds for name, time in times.items()},

@@ -140,19 +140,19 @@ def settle_usage(
     while day < today:
         following = max(day + 1, today - _MAX_DAYS)
         midnight = following * DAY_SECONDS
-        amounts += _used(usage.holding, max(0.0, midnight - begin))
+        amounts += _amounts_of(usage.holding, max(0.0, midnight - begin))
         if not ended:
             amounts = replace(amounts, samples=samples - usage.samples, preemptions=preemptions - usage.preemptions)
         if not ended or amounts != UsageAmounts():
             ended.append((day, amounts))
         day, begin, amounts = following, max(begin, midnight), UsageAmounts()
-    amounts += _used(usage.holding, now - begin)
+    amounts += _amounts_of(usage.holding, now - begin)
     if ended:
         usage = replace(usage, samples=samples, preemptions=preemptions)
     return ended, replace(usage, day=day, amounts=amounts, since=now)
 
 
-def _used(holding: Holding, seconds: float) -> UsageAmounts:
+def _amounts_of(holding: Holding, seconds: float) -> UsageAmounts:
     return UsageAmounts(holding.nodes * seconds, holding.gpus * seconds, holding.lost * seconds)
 
 

@@ -141,11 +141,11 @@ def decode(body: str) -> Job:
             f"({error}): use the version that wrote it or a later one, or restore a backup that was made before "
             "(malletrain restore)"
         ) from error
-    spec = _bounded(job.spec)
+    spec = _bound_figures(job.spec)
     return job if spec == job.spec else replace(job, spec=spec)
 
 
-def _bounded(spec: JobSpec) -> JobSpec:
+def _bound_figures(spec: JobSpec) -> JobSpec:
     """A spec with figures in bounds. Earlier versions took any finite ones from a submission."""
 
     def seconds(passed: float | None) -> float | None:

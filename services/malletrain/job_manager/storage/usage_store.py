@@ -112,7 +112,7 @@ class UsageStore:
             rows = list(connection.execute(_statement(query)))
             partial = [month for month in {month_of(query.since), month_of(query.until)} if _is_cut(month, query)]
             known = select(_REMOVED.c.month).where(_REMOVED.c.month.in_(partial)).distinct()
-            cut = connection.scalars(_owned(known, _REMOVED, query)) if partial else ()
+            cut = connection.scalars(_restrict_to_owner(known, _REMOVED, query)) if partial else ()
             months = tuple(month_name(month) for month in sorted(cut))
         sums = tuple(
             UsageSum(row.owner, row.project, row.job_number, row.month, _amounts_of(row))
@@ -163,7 +163,7 @@ def keep_removed(connection: Connection, numbers: Select[tuple[int]]) -> None:
     """
     keys = (_USAGE.c.owner, _USAGE.c.project, _USAGE.c.month)
     of_removed = _USAGE.c.job_number.in_(numbers)
-    for row in list(connection.execute(select(*keys, *_summed(_USAGE)).where(of_removed).group_by(*keys))):
+    for row in list(connection.execute(select(*keys, *_sum_columns(_USAGE)).where(of_removed).group_by(*keys))):
         key = {"owner": row.owner, "project": row.project, "month": row.month}
         added = {name: _REMOVED.c[name] + getattr(row, name) for name in _SUMS}
         place = [_REMOVED.c[name] == value for name, value in key.items()]
@@ -224,7 +224,7 @@ def _amounts_of(row: Row[Any]) -> UsageAmounts:
     )
 
 
-def _summed(table: Table) -> list[ColumnElement[Any]]:
+def _sum_columns(table: Table) -> list[ColumnElement[Any]]:
     return [func.sum(table.c[name]).label(name) for name in _SUMS]
 
 
@@ -236,12 +236,12 @@ def _statement(query: UsageQuery) -> Any:
     rest = [null().label(name) for name in ("day", "since", "nodes", "gpus", "lost")]
     before = [null().label(name) for name in ("samples_before", "preemptions_before")]
     complete = (
-        select(*_key_columns(_USAGE, keys), *_summed(_USAGE), *rest, *before)
+        select(*_key_columns(_USAGE, keys), *_sum_columns(_USAGE), *rest, *before)
         .where(_USAGE.c.since.is_(None), *days)
         .group_by(*grouped)
     )
     months = (_REMOVED.c.month >= _first_whole(query.since), _REMOVED.c.month < month_of(query.until))
-    removed = select(*_key_columns(_REMOVED, keys), *_summed(_REMOVED), *rest, *before).where(*months)
+    removed = select(*_key_columns(_REMOVED, keys), *_sum_columns(_REMOVED), *rest, *before).where(*months)
     removed = removed.group_by(
         *[_REMOVED.c[column.name] for column in grouped if column.name != "job_number"],
     )
@@ -249,7 +249,11 @@ def _statement(query: UsageQuery) -> Any:
     opened = select(*(_USAGE.c[name] for name in ("owner", "project", "job_number", "month", *_SUMS, *parts))).where(
         _USAGE.c.since.is_not(None)
     )
-    chosen = union_all(_owned(opened, _USAGE, query), _owned(complete, _USAGE, query), _owned(removed, _REMOVED, query))
+    chosen = union_all(
+        _restrict_to_owner(opened, _USAGE, query),
+        _restrict_to_owner(complete, _USAGE, query),
+        _restrict_to_owner(removed, _REMOVED, query),
+    )
     return chosen.limit(MAX_SUMS + 1)
 
 
@@ -263,7 +267,7 @@ def _key_columns(table: Table, keys: Collection[UsageKey]) -> list[ColumnElement
     ]
 
 
-def _owned(statement: Select[Any], table: Table, query: UsageQuery) -> Select[Any]:
+def _restrict_to_owner(statement: Select[Any], table: Table, query: UsageQuery) -> Select[Any]:
     return statement.where(table.c.owner == query.owner) if query.owner else statement
 
 

@@ -109,7 +109,7 @@ class JobManagerMetrics:
             return ManagerSnapshot(state(), self._clock.time(), seconds, dict(self._occupied))
 
         def rendered(present: ManagerSnapshot) -> Iterator[Metric]:
-            yield from _rendered(present)
+            yield from _render(present)
             yield from job_families(present.state, present.occupied, metrics.max_jobs)
 
         metrics.watch(snapshot, rendered, ManagerSnapshot())
@@ -169,7 +169,7 @@ def _histogram(name: str, meaning: str, buckets: tuple[float, ...], *labels: str
     return Histogram(f"malletrain_job_manager_{name}", meaning, labels, buckets=buckets, registry=None)
 
 
-def _rendered(snapshot: ManagerSnapshot) -> Iterator[Metric]:
+def _render(snapshot: ManagerSnapshot) -> Iterator[Metric]:
     jobs = snapshot.state.jobs.values()
     by_state = Tally(job.state for job in jobs)
     states = GaugeMetricFamily("malletrain_job_manager_jobs", "Jobs that have not ended, by state.", labels=["state"])

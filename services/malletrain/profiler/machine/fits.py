@@ -97,7 +97,7 @@ def all_fits(points: Sequence[CurvePoint]) -> tuple[Fit, ...]:
     """
     if len(points) < 2:
         return ()
-    return (*(_modelled(name, points) for name in _MODELS), _monotone(points))
+    return (*(_fit_model(name, points) for name in _MODELS), _monotone(points))
 
 
 def best_fit(points: Sequence[CurvePoint]) -> Fit | None:
@@ -133,24 +133,24 @@ def fleet_extrapolation(nodes: int, last: CurvePoint, rate_before: float) -> flo
 
 
 def _fit(name: str, points: Sequence[CurvePoint]) -> Fit:
-    return _monotone(points) if name == MONOTONE else _modelled(name, points)
+    return _monotone(points) if name == MONOTONE else _fit_model(name, points)
 
 
 def _monotone(points: Sequence[CurvePoint]) -> Fit:
     logs = [(math.log(point.nodes), math.log(point.rate)) for point in points]
     # Outside the measured scales the outermost slopes continue, limited to between flat and linear scaling.
-    first, last = _continued(logs[1], logs[0], 0.0), _continued(logs[-2], logs[-1], logs[-1][0] + _FAR)
+    first, last = _continue_slope(logs[1], logs[0], 0.0), _continue_slope(logs[-2], logs[-1], logs[-1][0] + _FAR)
     return Fit(MONOTONE, lambda _: 1.0, (*first, *logs, *last))
 
 
-def _continued(before: tuple[float, float], end: tuple[float, float], x: float) -> tuple[tuple[float, float], ...]:
+def _continue_slope(before: tuple[float, float], end: tuple[float, float], x: float) -> tuple[tuple[float, float], ...]:
     if x == end[0]:
         return ()
     slope = min(1.0, max(0.0, (end[1] - before[1]) / (end[0] - before[0])))
     return ((x, end[1] + slope * (x - end[0])),)
 
 
-def _modelled(name: str, points: Sequence[CurvePoint]) -> Fit:
+def _fit_model(name: str, points: Sequence[CurvePoint]) -> Fit:
     terms = _MODELS[name]
     coefficients = _least_squares(terms, points)
 

@@ -277,9 +277,9 @@ def _readings(results: BatchResults) -> Exhibit:
 def _idle_by_cause(results: BatchResults) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for recipe in HARVEST_RECIPES:
-        before = _harvested(results, recipe, BASELINE)
+        before = _harvest_results(results, recipe, BASELINE)
         for method in METHODS:
-            harvested = _harvested(results, recipe, method)
+            harvested = _harvest_results(results, recipe, method)
             idle = [one.metrics.idle for one in harvested]
             shares = [
                 fmean(100 * getattr(one, cause) / one.all for one in idle)
@@ -331,5 +331,5 @@ def _idle_by_cause(results: BatchResults) -> Exhibit:
     )
 
 
-def _harvested(results: BatchResults, recipe: str, method: str) -> list[BatchTrialResult]:
+def _harvest_results(results: BatchResults, recipe: str, method: str) -> list[BatchTrialResult]:
     return results.of([results.plan.harvested(recipe, method, seed) for seed in range(results.plan.harvest_seeds)])

@@ -18,7 +18,7 @@ _GPUS = tuple(range(1, PROFILED + 1))
 
 def supplement_exhibits() -> list[Exhibit]:
     """The three figures, in order."""
-    return [_single_gpu(), _by_size(), _profiled()]
+    return [_single_gpu(), _by_size(), _profile_exhibit()]
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
@@ -72,7 +72,7 @@ def _by_size() -> Exhibit:
     )
 
 
-def _profiled() -> Exhibit:
+def _profile_exhibit() -> Exhibit:
     curves = sorted(
         (model.rates[:PROFILED] for model in published_problem(PROFILED).models), key=lambda rates: rates[0]
     )

@@ -195,7 +195,7 @@ def _with_noise(problem: FleetProblem, spread: float, rng: random.Random) -> Fle
     return replace(problem, models=models)
 
 
-def _shuffled(problem: FleetProblem, rng: random.Random) -> list[int]:
+def _shuffle(problem: FleetProblem, rng: random.Random) -> list[int]:
     order = list(range(len(problem.models)))
     rng.shuffle(order)
     return order
@@ -220,10 +220,10 @@ def _bound(believed: FleetProblem, *_: object) -> FleetRun:
 
 
 WAYS: dict[str, Callable[[FleetProblem, RateTable, FleetTrial, random.Random], FleetRun]] = {
-    "random order": lambda p, t, _, rng: list_schedule(p, _shuffled(p, rng), t),
+    "random order": lambda p, t, _, rng: list_schedule(p, _shuffle(p, rng), t),
     "longest first": lambda p, t, trial, _: list_schedule(p, _longest(p, epochs_known=trial.epochs_known), t),
     "one after the other": lambda p, t, *_: sequential(p, t),
-    "homogeneous": lambda p, t, _, rng: rounds(replace(p, pace=Pace.OWN), _shuffled(p, rng), t),
+    "homogeneous": lambda p, t, _, rng: rounds(replace(p, pace=Pace.OWN), _shuffle(p, rng), t),
     "fleet-local": lambda p, t, *_: fleet_local(p, t),
     "fleet, to the letter": lambda p, t, *_: fleet_global(replace(p, beyond_peak=BeyondPeak.ALLOW), t),
     "fleet": lambda p, t, *_: fleet_global(p, t),

@@ -54,13 +54,13 @@ def certificates_of(state_dir: Path, site: Path | None = None) -> Iterator[Certi
     """
     authority = keys_folder(state_dir) / AUTHORITY_CERTIFICATE
     if _exists(authority):
-        yield _described(AUTHORITY, authority, _read(authority))
+        yield _describe(AUTHORITY, authority, _read(authority))
     for role in ROLES:
         path = certificate_path(state_dir, role)
         if _exists(path):
-            yield _described(role, path, _read_leaf(path))
+            yield _describe(role, path, _read_leaf(path))
     if site is not None:
-        yield _described(SITE, site, _read(site))
+        yield _describe(SITE, site, _read(site))
 
 
 def _exists(path: Path) -> bool:
@@ -87,7 +87,7 @@ def _read_leaf(path: Path) -> bytes:
         raise InvalidInputError(str(path), f"a usable certificate ({error})") from error
 
 
-def _described(role: str, path: Path, pem: bytes) -> CertificateDescription:
+def _describe(role: str, path: Path, pem: bytes) -> CertificateDescription:
     try:
         certificate = x509.load_pem_x509_certificates(pem)[0]
     except ValueError as error:

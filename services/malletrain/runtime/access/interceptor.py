@@ -172,7 +172,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         # The handler runs in the task that runs this.
         if identity is not None:
             set_caller(identity)
-        return _audited(handler, method, identity) if is_audited(method) else handler
+        return _audit_calls(handler, method, identity) if is_audited(method) else handler
 
     def _required_role(self, method: str) -> Role | None:
         if method.startswith(_REFLECTION):
@@ -208,7 +208,7 @@ def _refusing(
     return surround_calls(handler, refusing)
 
 
-def _audited(handler: Handler, method: str, identity: Identity | None) -> Handler:
+def _audit_calls(handler: Handler, method: str, identity: Identity | None) -> Handler:
     @asynccontextmanager
     async def audited(request: Any, context: Any) -> AsyncIterator[Any]:
         audit(method, identity, _message(handler, request), context.peer())

@@ -132,11 +132,13 @@ def connections_to(port: int) -> list[Connection]:
         OSError: the kernel does not tell.
     """
     # gRPC listens by IPv6, also on an IPv4 address: the two sides of a connection may be listed in different tables.
-    theirs = {(one.local, one.remote): one.user_id for family in _FAMILIES for one in _listed(family, remote_port=port)}
+    theirs = {
+        (one.local, one.remote): one.user_id for family in _FAMILIES for one in _list_sockets(family, remote_port=port)
+    }
     return [
         Connection(ours.inode, ours.remote[0], theirs.get((ours.remote, ours.local)))
         for family in _FAMILIES
-        for ours in _listed(family, local_port=port)
+        for ours in _list_sockets(family, local_port=port)
     ]
 
 
@@ -167,7 +169,7 @@ def close_own(inodes: Collection[int]) -> int:
     return closed
 
 
-def _listed(family: socket.AddressFamily, local_port: int = 0, remote_port: int = 0) -> Iterator[_Socket]:
+def _list_sockets(family: socket.AddressFamily, local_port: int = 0, remote_port: int = 0) -> Iterator[_Socket]:
     """Established connections with a local or a remote port.
 
     Raises:

@@ -18,7 +18,7 @@ def during_backup(state_dir: Path) -> Iterator[None]:
     Raises:
         OSError: the state folder can't be written.
     """
-    with _locked(state_dir, fcntl.LOCK_SH):
+    with _hold_lock(state_dir, fcntl.LOCK_SH):
         yield
 
 
@@ -30,12 +30,12 @@ def between_backups(state_dir: Path) -> Iterator[None]:
         BlockingIOError: a backup is being made.
         OSError: the state folder can't be written.
     """
-    with _locked(state_dir, fcntl.LOCK_EX | fcntl.LOCK_NB):
+    with _hold_lock(state_dir, fcntl.LOCK_EX | fcntl.LOCK_NB):
         yield
 
 
 @contextmanager
-def _locked(state_dir: Path, kind: int) -> Iterator[None]:
+def _hold_lock(state_dir: Path, kind: int) -> Iterator[None]:
     if not state_dir.is_dir():
         yield
         return

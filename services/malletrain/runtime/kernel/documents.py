@@ -181,7 +181,7 @@ def _enum_decoder(kind: type[Enum]) -> _Decode:
 
 def _list_decoder(entry: _Decode, build: Callable[[Iterable[Any]], Any]) -> _Decode:
     def decode(values: Any) -> Any:
-        return build(_entries(itertools.repeat(entry), _listed(values)))
+        return build(_entries(itertools.repeat(entry), _check_list(values)))
 
     return decode
 
@@ -191,7 +191,7 @@ def _tuple_decoder(entries: list[_Decode], build: Callable[[Iterable[Any]], Any]
     expected = f"a list of {f'{least} to ' if optional else ''}{len(entries)}"
 
     def decode(values: Any) -> Any:
-        if not least <= len(_listed(values)) <= len(entries):
+        if not least <= len(_check_list(values)) <= len(entries):
             raise InvalidInputError("", expected, values)
         return build(_entries(entries, values))
 
@@ -200,7 +200,7 @@ def _tuple_decoder(entries: list[_Decode], build: Callable[[Iterable[Any]], Any]
 
 def _mapping_decoder(key: _Decode, entry: _Decode) -> _Decode:
     def decode(values: Any) -> Any:
-        pairs = values.items() if isinstance(values, dict) else map(_pair, _listed(values))
+        pairs = values.items() if isinstance(values, dict) else map(_pair, _check_list(values))
         decoded = {}
         for name, value in pairs:
             try:
@@ -255,14 +255,14 @@ def _entries(decoders: Iterable[_Decode], values: list[Any]) -> Iterable[Any]:
             raise in_field(f"[{index}]", error) from None
 
 
-def _listed(values: Any) -> list[Any]:
+def _check_list(values: Any) -> list[Any]:
     if not isinstance(values, list):
         raise InvalidInputError("", "a list", values)
     return values
 
 
 def _pair(value: Any) -> tuple[Any, Any]:
-    if len(_listed(value)) != 2:
+    if len(_check_list(value)) != 2:
         raise InvalidInputError("", "a list of 2", value)
     key, entry = value
     return key, entry

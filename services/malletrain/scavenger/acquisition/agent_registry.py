@@ -223,7 +223,7 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         """Serve one agent, until it has gone or is lost, or until another one reports from its node."""
         auth = context.auth_context()
         request = await anext(aiter(request_iterator), None)
-        entry = self._checked(_introduced(request, context.peer(), peer_node(auth)), request)
+        entry = self._checked(_read_introduction(request, context.peer(), peer_node(auth)), request)
         self._admit(entry, context.peer())
         stream = _AgentStream(_renewal_time(peer_certificate(auth)) if entry.name else math.inf)
         # However the call ends, also if it is cancelled while a response waits to be sent.
@@ -398,7 +398,7 @@ def _renewal_time(certificate: bytes) -> float:
     return half_time(parsed)
 
 
-def _introduced(request: pb.RegisterRequest | None, peer: str, certificate: PeerNode | None) -> RegisteredAgent:
+def _read_introduction(request: pb.RegisterRequest | None, peer: str, certificate: PeerNode | None) -> RegisteredAgent:
     """The agent that a stream begins with.
 
     Raises:

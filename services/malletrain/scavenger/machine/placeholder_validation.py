@@ -31,12 +31,12 @@ def validate_state(state: PlaceholderState) -> None:
     """
     for identifier, entry in state.placeholders.items():
         if entry.id != identifier:
-            raise _broken(state, entry.node, f"placeholder {entry.id} is kept as {identifier}")
+            raise _broken_error(state, entry.node, f"placeholder {entry.id} is kept as {identifier}")
         _validate_phase(state, entry)
     submitted = [entry for entry in state.placeholders.values() if not entry.adopted]
     for node, count in Counter(entry.node for entry in submitted).items():
         if count > 1:
-            raise _broken(state, node, f"{count} placeholders were submitted for one node")
+            raise _broken_error(state, node, f"{count} placeholders were submitted for one node")
     _validate_backoff(state)
 
 
@@ -63,17 +63,17 @@ def validate_actions(
     """
     for identifier in actions.cancel:
         if identifier not in before.placeholders:
-            raise _broken(before, "", f"{identifier} is cancelled and not known")
+            raise _broken_error(before, "", f"{identifier} is cancelled and not known")
     nodes = [node for node, _ in actions.submit]
     for node, seconds in actions.submit:
         if node in before.nodes or nodes.count(node) > 1:
-            raise _broken(before, node, "a second placeholder is submitted for one node")
+            raise _broken_error(before, node, "a second placeholder is submitted for one node")
         if before.avoided_until.get(node, -math.inf) > now:
-            raise _broken(before, node, "a placeholder is submitted for a node that is avoided")
+            raise _broken_error(before, node, "a placeholder is submitted for a node that is avoided")
         if not policy.shortest_seconds <= usable.get(node, -math.inf):
-            raise _broken(before, node, "a placeholder is submitted for a node that is not idle for long enough")
+            raise _broken_error(before, node, "a placeholder is submitted for a node that is not idle for long enough")
         if seconds > min(policy.longest_seconds, usable[node]):
-            raise _broken(before, node, f"a time limit of {seconds:g} s is too long")
+            raise _broken_error(before, node, f"a time limit of {seconds:g} s is too long")
     if actions.submit:
         _validate_number(before, actions, wanted, policy, now)
 
@@ -94,17 +94,17 @@ def validate_held(
     """
     for node in idle:
         if not agents.get(node):
-            raise _broken(state, node, "it has joined, but has no agent")
+            raise _broken_error(state, node, "it has joined, but has no agent")
         entry = state.placeholders.get(placeholders.get(node, ""))
         if entry is None or entry.node != node:
-            raise _broken(state, node, "it has joined, but the placeholder of its agent is not known")
+            raise _broken_error(state, node, "it has joined, but the placeholder of its agent is not known")
 
 
 def _validate_phase(state: PlaceholderState, entry: Placeholder) -> None:
     if entry.phase is not PlaceholderPhase.ENDING and entry.ending_since < math.inf:
-        raise _broken(state, entry.node, f"{entry.id} was told to end, and is {entry.phase}")
+        raise _broken_error(state, entry.node, f"{entry.id} was told to end, and is {entry.phase}")
     if entry.phase is PlaceholderPhase.PENDING and entry.reported:
-        raise _broken(state, entry.node, f"the agent of {entry.id} has reported, and yet it is {entry.phase}")
+        raise _broken_error(state, entry.node, f"the agent of {entry.id} has reported, and yet it is {entry.phase}")
 
 
 def _validate_backoff(state: PlaceholderState) -> None:
@@ -112,15 +112,15 @@ def _validate_backoff(state: PlaceholderState) -> None:
     if backoff.active:
         consistent = bool(backoff.error) and math.isfinite(backoff.failed_at) and backoff.retry_at >= backoff.failed_at
         if not consistent:
-            raise _broken(state, backoff.node, f"the back-off contradicts itself: {backoff}")
+            raise _broken_error(state, backoff.node, f"the back-off contradicts itself: {backoff}")
         if len(state.probes()) > 1:
             names = ", ".join(entry.id for entry in state.probes())
-            raise _broken(state, backoff.node, f"more than one probe after a failure: {names}")
+            raise _broken_error(state, backoff.node, f"more than one probe after a failure: {names}")
     elif backoff != SubmissionBackoff():
-        raise _broken(state, backoff.node, f"the back-off contradicts itself: {backoff}")
+        raise _broken_error(state, backoff.node, f"the back-off contradicts itself: {backoff}")
     for node, failures in state.node_failures.items():
         if failures < 1:
-            raise _broken(state, node, f"{failures} failures are counted")
+            raise _broken_error(state, node, f"{failures} failures are counted")
 
 
 def _validate_number(
@@ -129,19 +129,21 @@ def _validate_number(
     count = len(actions.submit)
     node = actions.submit[0][0]
     if now - before.preempted_at < policy.calm_seconds:
-        raise _broken(before, node, "a placeholder is submitted just after the scheduler took a node back")
+        raise _broken_error(before, node, "a placeholder is submitted just after the scheduler took a node back")
     remaining = [entry for entry in before.placeholders.values() if entry.id not in actions.cancel]
     pending = sum(entry.phase is PlaceholderPhase.PENDING for entry in remaining)
     running = sum(entry.phase is PlaceholderPhase.RUNNING for entry in remaining)
     if pending + running + count > wanted:
-        raise _broken(before, node, f"{pending + running + count} placeholders are held or wait, {wanted} are wanted")
+        raise _broken_error(
+            before, node, f"{pending + running + count} placeholders are held or wait, {wanted} are wanted"
+        )
     if pending + count > policy.most_pending:
-        raise _broken(before, node, f"{pending + count} placeholders wait, at most {policy.most_pending} may")
+        raise _broken_error(before, node, f"{pending + count} placeholders wait, at most {policy.most_pending} may")
     if before.backoff.active and (count > 1 or not before.backoff.is_due(now, policy.backoff)):
-        raise _broken(before, node, f"{count} placeholders are submitted during the back-off {before.backoff}")
+        raise _broken_error(before, node, f"{count} placeholders are submitted during the back-off {before.backoff}")
 
 
-def _broken(state: PlaceholderState, node: str, what: str) -> InvariantError:
+def _broken_error(state: PlaceholderState, node: str, what: str) -> InvariantError:
     events = state.story(node) if node else state.events
     story = "".join(f"\n  {event.time:.3f} {event.what}" for event in events) or "\n  nothing is known"
     return InvariantError(f"node {node or '?'}: {what}. Its story:{story}")

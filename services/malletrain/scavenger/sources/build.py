@@ -163,7 +163,7 @@ def _origin(
     Raises:
         InvalidInputError: the state folder can't be written to.
     """
-    replayed = _replayed(section, path)
+    replayed = _describe_replay(section, path)
     known = state_file.section(TRACE_ORIGIN)
     origin = known.get("origin_unix_seconds")
     if section.resume and known.get("key") == replayed and isinstance(origin, int | float) and origin <= clock.time():
@@ -176,7 +176,7 @@ def _origin(
     return now
 
 
-def _replayed(section: ScavengerSettings, path: Path) -> dict[str, Any]:
+def _describe_replay(section: ScavengerSettings, path: Path) -> dict[str, Any]:
     """What is replayed: the file, as far as it can be told without reading it, and the settings."""
     status = path.stat()
     return {

@@ -116,7 +116,7 @@ def merge(observations: Sequence[Observation], source_count: int) -> Observation
         facts=facts,
         agents={name: address for observation in observations for name, address in observation.agents.items()},
         agent_names={name: dns for observation in observations for name, dns in observation.agent_names.items()},
-        watched=_watched(observations),
+        watched=_merge_watched(observations),
         reserved=_earliest(observation.reserved for observation in observations),
         offline=frozenset().union(*(observation.offline for observation in observations)),
         known=frozenset().union(*(observation.known for observation in observations)),
@@ -133,7 +133,7 @@ def _earliest(times: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return earliest
 
 
-def _watched(observations: Sequence[Observation]) -> dict[str, float]:
+def _merge_watched(observations: Sequence[Observation]) -> dict[str, float]:
     idle: dict[str, float] = {}
     for observation in observations:
         idle.update(observation.idle if observation.watched is None else observation.watched)

@@ -76,7 +76,7 @@ class ScavengerMetrics:
             RuntimeError: no event loop is running.
         """
         metrics.add(*vars(self).values())
-        metrics.watch(now, _rendered, Gauges(SourceStatus(), 0, 0, stale=False))
+        metrics.watch(now, _render, Gauges(SourceStatus(), 0, 0, stale=False))
 
     def reclaim_step(self, step: str, seconds: float) -> None:
         """A step of a reclaim took so many seconds."""
@@ -88,7 +88,7 @@ class ScavengerMetrics:
         self._left.inc(len(event.left))
 
 
-def _rendered(gauges: Gauges) -> Iterator[Metric]:
+def _render(gauges: Gauges) -> Iterator[Metric]:
     yield GaugeMetricFamily("malletrain_scavenger_idle_nodes", "Nodes that count as idle.", gauges.idle)
     yield GaugeMetricFamily(
         "malletrain_scavenger_quarantined_nodes",

@@ -101,7 +101,7 @@ def read_machine(path: Path, nodes: int | None = None) -> MachineSpec:
             raise InvalidInputError(f"{path}: nodes_with_256gb_ssd", f"at most {nodes}, all nodes", large)
         small_gb, large_gb = SSD_CLASSES_GB
         classes = SsdClasses(small_gb, nodes - large, large_gb, large)
-    return MachineSpec(nodes, _whole(values, "burst_buffer_gb", path), classes, _measured(values, path))
+    return MachineSpec(nodes, _whole(values, "burst_buffer_gb", path), classes, _measured_period(values, path))
 
 
 def machine_of(nodes: int, spec: MachineSpec, field: str = "ssd") -> MachineResources | None:
@@ -167,7 +167,7 @@ def _whole(values: dict[str, object], name: str, path: Path, minimum: int = 0) -
     return value
 
 
-def _measured(values: dict[str, object], path: Path) -> tuple[float, float] | None:
+def _measured_period(values: dict[str, object], path: Path) -> tuple[float, float] | None:
     bounds = [values.get(name) for name in ("measure_from_s", "measure_until_s")]
     if bounds == [None, None]:
         return None

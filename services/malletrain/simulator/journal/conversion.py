@@ -111,7 +111,7 @@ def _replay_job(recorded: RecordedJob, begin_unix: float) -> ReplayJob | None:
     job, curve = recorded.job, curve_of(recorded)
     if job.fleet_id or not curve or job.spec.min_nodes > curve[-1].nodes:
         return None
-    samples = _total(recorded) - _done(recorded, begin_unix)
+    samples = _total(recorded) - _samples_until(recorded, begin_unix)
     if samples <= 0:
         return None
     up_s, down_s = mean_stalls(recorded)
@@ -138,7 +138,7 @@ def _total(recorded: RecordedJob) -> float:
     return recorded.job.spec.target_samples or ENDLESS_SAMPLES
 
 
-def _done(recorded: RecordedJob, until_unix: float) -> float:
+def _samples_until(recorded: RecordedJob, until_unix: float) -> float:
     """Samples that it had processed by a time."""
     return recorded_progress(recorded, (until_unix,))[0] if until_unix > recorded.job.create_time else 0.0
 

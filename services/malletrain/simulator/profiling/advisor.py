@@ -256,7 +256,7 @@ class ProfilingAdvisor:
         if point is None:
             return
         stay.settled = not profiled and point.steps >= FULL_WINDOW
-        points[run.count] = _merged(stay.before, point)
+        points[run.count] = _merge_points(stay.before, point)
         self.curves.put_measurements(job_id, JobMeasurements(tuple(points[nodes] for nodes in sorted(points))))
 
     def _is_profiled(self, job_id: str) -> bool:
@@ -285,7 +285,7 @@ class ProfilingAdvisor:
         known = self._choices.get(run.job.id)
         if known is not None and known[0] is profile:
             return known[1]
-        curve = _lowered(profile, self._learning.caution)
+        curve = _lower_curve(profile, self._learning.caution)
         job = replace(run.job, curve=curve, max_nodes=max(run.most, run.job.min_nodes))
         choices = scale_rates(job.demand(), self._options.metric, self._pool)
         self._choices[run.job.id] = (profile, choices)
@@ -316,7 +316,7 @@ def _view(run: RunningJob, now_s: float) -> JobView:
     return JobView(run.job.id, scales, run.count, now_s >= run.stalled_until_s - _MOMENT_S)
 
 
-def _merged(before: CurvePoint | None, point: CurvePoint) -> CurvePoint:
+def _merge_points(before: CurvePoint | None, point: CurvePoint) -> CurvePoint:
     """The mean of a scale's former point and the new one, which weighs at least twice as much."""
     if before is None:
         return point
@@ -325,7 +325,7 @@ def _merged(before: CurvePoint | None, point: CurvePoint) -> CurvePoint:
     return replace(point, rate=rate, steps=before.steps + point.steps, relative_error=(old + new) ** -0.5)
 
 
-def _lowered(profile: JobProfile, caution: float) -> tuple[ScalingPoint, ...]:
+def _lower_curve(profile: JobProfile, caution: float) -> tuple[ScalingPoint, ...]:
     """The curve that the allocator gets: each rate lowered by a share of its error, never falling."""
     lowered = [point.rate * max(0.0, 1.0 - caution * point.relative_error) for point in profile.points]
     rates = np.maximum.accumulate(lowered)

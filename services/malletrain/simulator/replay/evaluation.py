@@ -349,14 +349,14 @@ def _figures(owner: str, jobs: Sequence[ReplayJob], by_id: dict[str, JobRecord],
         jobs=len(jobs),
         jobs_completed=len(turnarounds),
         node_hours=node_seconds / 3600.0,
-        nodes_while_present=node_seconds / (_covered(spans) or 1.0),
+        nodes_while_present=node_seconds / (_covered_seconds(spans) or 1.0),
         samples=sum(record.samples for record in records),
         mean_wait_hours=sum(waits) / len(waits) / 3600.0,
         mean_turnaround_hours=sum(turnarounds) / len(turnarounds) / 3600.0 if turnarounds else None,
     )
 
 
-def _covered(spans: Sequence[tuple[float, float]]) -> float:
+def _covered_seconds(spans: Sequence[tuple[float, float]]) -> float:
     """Seconds that lie in at least one of the spans."""
     covered, until = 0.0, float("-inf")
     for begin, end in sorted(spans):

@@ -187,7 +187,7 @@ def certainty_card(answers: Answers, begin: datetime | None, notes: TraceNotes, 
         tiles.append(Tile(f"{interval} nodes", "of your own are likely", drawn))
     else:
         tiles.append(Tile("no interval", "that takes a week of log at least"))
-    tiles.append(_skipped(notes))
+    tiles.append(_skipped_tile(notes))
     sentences = [
         f"The trainings are simulated: {jobs}, at most {parallel:,} at once. The main jobs are those of the log, and "
         "start when they did.",
@@ -197,7 +197,7 @@ def certainty_card(answers: Answers, begin: datetime | None, notes: TraceNotes, 
     return Card("How sure is that?", tuple(tiles), (), tuple(sentences))
 
 
-def _skipped(notes: TraceNotes) -> Tile:
+def _skipped_tile(notes: TraceNotes) -> Tile:
     if not notes.counted:
         return Tile("not recorded", "how much of the log could not be read")
     if not notes.skipped:

@@ -286,7 +286,7 @@ def _gain(replayed: Replayed, rates: HourlyRates, blocks: Blocks | None, rng: np
     share = _idle_share(replayed) if replayed.all_nodes else None
     if blocks is not None:
         idle = idle_node_hours(scenario.events, blocks.edges)
-        trained = _harvested(replayed.evaluation, idle, blocks.edges)
+        trained = _harvest(replayed.evaluation, idle, blocks.edges)
         efficiency = ratio_of(efficiency.value, trained, idle, rng)
         rate = ratio_of(rate.value, used * trained, np.diff(blocks.edges) / HOUR_S, rng)
         if share is not None:
@@ -310,7 +310,7 @@ def _idle_share(replayed: Replayed) -> Estimate:
     return Estimate(idle_hours / whole_hours if whole_hours else 0.0)
 
 
-def _harvested(evaluation: Evaluation, idle: Values, edges: Values) -> Values:
+def _harvest(evaluation: Evaluation, idle: Values, edges: Values) -> Values:
     """Idle node-hours times U of each block.
 
     U of a block follows from its samples, where samples can be compared: of one model, with work until the end.

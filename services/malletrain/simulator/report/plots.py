@@ -87,9 +87,9 @@ def lines(
         for label, (places, values) in series.items():
             marker = "o" if len(places) <= 40 else None
             style = {"color": colours.get(label, MUTED), "marker": marker, "markersize": 4, "linewidth": 1.7}
-            axes.plot(_placed(x, places), values, label=as_label(label), **style)
+            axes.plot(_places_on(x, places), values, label=as_label(label), **style)
         for label, (places, values) in theirs.items():
-            axes.plot(_placed(x, places), values, **_THEIRS | {"color": colours.get(label, MUTED)})
+            axes.plot(_places_on(x, places), values, **_THEIRS | {"color": colours.get(label, MUTED)})
         if theirs:
             axes.plot([], [], label="published", **_THEIRS)
         every = [*series.values(), *theirs.values()]
@@ -217,7 +217,7 @@ def bars(
                 axes.plot(places, at, **_THEIRS | {"linestyle": "none"})
         if theirs:
             axes.plot([], [], label="published", **_THEIRS | {"linestyle": "none"})
-        _set_up(axes, Axis(), y, [], [*_known(series), *_known(theirs)])
+        _set_up(axes, Axis(), y, [], [*_known_values(series), *_known_values(theirs)])
         _label_groups(axes, groups, figure)
         legend(figure, first=list(series))
 
@@ -261,11 +261,11 @@ def legend(figure: Figure, first: Sequence[str] = ()) -> None:
     figure.legend(handles, labels, labelcolor=TEXT, **placed)
 
 
-def _known(series: Mapping[str, Sequence[float | None]]) -> list[list[float]]:
+def _known_values(series: Mapping[str, Sequence[float | None]]) -> list[list[float]]:
     return [[value for value in values if value is not None] for values in series.values()]
 
 
-def _placed(x: Axis | TimeAxis | str, places: Sequence[float]) -> ArrayLike:
+def _places_on(x: Axis | TimeAxis | str, places: Sequence[float]) -> ArrayLike:
     return x.places(places) if isinstance(x, TimeAxis) else places
 
 

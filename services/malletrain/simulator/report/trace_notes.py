@@ -86,14 +86,14 @@ def notes_of(metadata: Mapping[str, object]) -> TraceNotes:
         drawn,
         isinstance(made.get("skipped"), list),
         None if rows_used is None else int(rows_used),
-        tuple(_skipped(made.get("skipped"))),
+        tuple(_skipped_reasons(made.get("skipped"))),
         _number(made.get("skipped_row_share")) or 0.0,
         _number(made.get("skipped_node_hour_share")) or 0.0,
         tuple(_assumptions(made)),
     )
 
 
-def _skipped(reasons: object) -> Iterator[SkippedReason]:
+def _skipped_reasons(reasons: object) -> Iterator[SkippedReason]:
     for entry in reasons[:MAX_SHOWN] if isinstance(reasons, list) else ():
         if isinstance(entry, Mapping) and (rows := _number(entry.get("rows"))) and (text := _text(entry.get("reason"))):
             yield SkippedReason(text, int(rows), _number(entry.get("node_hours")))

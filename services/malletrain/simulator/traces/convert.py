@@ -141,7 +141,7 @@ def convert_jobs(
     recorded: list[Recorded] = []
     runs = counts.used_of(_without_recorded(_rows(reader, inputs, options, calendar, progress), recorded))
     unnamed = reader.read is None and not options.columns.names_nodes
-    table = table_of(_placed(runs, options, counts, name) if unnamed else runs)
+    table = table_of(_place_runs(runs, options, counts, name) if unnamed else runs)
     if not table.size:
         raise counts.first_skipped or InvalidInputError(name, f"at least one job that held nodes, got {counts.others}")
     listed = _listed_nodes(options, calendar, boot_times=reader.boot_times)
@@ -219,7 +219,7 @@ def _without_recorded(rows: Iterable[Row | Recorded], recorded: list[Recorded]) 
             yield row
 
 
-def _placed(runs: Iterable[Run], options: ConversionOptions, counts: RowCounts, name: str) -> Iterator[Run]:
+def _place_runs(runs: Iterable[Run], options: ConversionOptions, counts: RowCounts, name: str) -> Iterator[Run]:
     """Runs of which only amounts are known, on nodes that are given to them."""
     if options.nodes_count is None:
         raise InvalidInputError("--nodes-count", f"the machine's size, as the columns of {name} name no nodes")

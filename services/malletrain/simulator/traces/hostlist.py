@@ -30,7 +30,7 @@ def expand(expression: str, place: str = "hostlist") -> tuple[str, ...]:
     """
     names = tuple(itertools.islice(_names(expression, place), MAX_NODES + 1))
     if len(names) > MAX_NODES:
-        raise InvalidInputError(place, f"a node list of at most {MAX_NODES} nodes", _shortened(expression))
+        raise InvalidInputError(place, f"a node list of at most {MAX_NODES} nodes", _shorten(expression))
     return names
 
 
@@ -38,7 +38,7 @@ def _names(expression: str, place: str) -> Iterator[str]:
     for item in _items(expression, place):
         parts = re.split(r"\[([^\[\]]*)\]", item)
         if any("[" in part or "]" in part for part in parts) or not _NAME.fullmatch("".join(parts[::2]) or "\n"):
-            raise _malformed(expression, place)
+            raise _malformed_error(expression, place)
         # re.split with a group returns text and the content of brackets alternately.
         choices = [
             [part] if index % 2 == 0 else list(_numbers(part, expression, place)) for index, part in enumerate(parts)
@@ -52,12 +52,12 @@ def _items(expression: str, place: str) -> Iterator[str]:
     for index, character in enumerate(expression):
         depth += (character == "[") - (character == "]")
         if depth not in (0, 1):
-            raise _malformed(expression, place)
+            raise _malformed_error(expression, place)
         if character == "," and depth == 0:
             yield expression[begin:index]
             begin = index + 1
     if depth:
-        raise _malformed(expression, place)
+        raise _malformed_error(expression, place)
     yield expression[begin:]
 
 
@@ -65,17 +65,17 @@ def _numbers(inside: str, expression: str, place: str) -> Iterator[str]:
     for part in inside.split(","):
         match = _RANGE.fullmatch(part)
         if not match:
-            raise _malformed(expression, place)
+            raise _malformed_error(expression, place)
         first, last = match[1], match[2] or match[1]
         if not 0 <= int(last) - int(first) < MAX_NODES:
-            raise _malformed(expression, place)
+            raise _malformed_error(expression, place)
         width = len(first)
         yield from (f"{number:0{width}d}" for number in range(int(first), int(last) + 1))
 
 
-def _malformed(expression: str, place: str) -> InvalidInputError:
-    return InvalidInputError(place, "a node list such as n[001-003,7],gpu1", _shortened(expression))
+def _malformed_error(expression: str, place: str) -> InvalidInputError:
+    return InvalidInputError(place, "a node list such as n[001-003,7],gpu1", _shorten(expression))
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -64,7 +64,7 @@ def open_log(path: Path) -> Iterator[OpenLog]:
         raw = stack.enter_context(path.open("rb"))
         # Pipes have no beginning to go back to.
         magic = raw.peek(_MAGIC_BYTES)[:_MAGIC_BYTES]
-        packed, content = _decompressed(raw, magic, path, stack), raw
+        packed, content = _decompress(raw, magic, path, stack), raw
         if packed is not None:
             limited = _Limited(packed, raw.tell, str(path))
             content = stack.enter_context(io.BufferedReader(limited, _CHUNK_BYTES))
@@ -94,7 +94,7 @@ def unreadable(error: BaseException, path: Path, number: int | None = None) -> I
     return InvalidInputError(str(path), f"a readable file ({error})")
 
 
-def _decompressed(raw: io.BufferedReader, magic: bytes, path: Path, stack: ExitStack) -> _Readable | None:
+def _decompress(raw: io.BufferedReader, magic: bytes, path: Path, stack: ExitStack) -> _Readable | None:
     """What a compressed file holds; None where it is not compressed."""
     if magic.startswith(b"\x1f\x8b"):
         return stack.enter_context(gzip.GzipFile(fileobj=raw, mode="rb"))

@@ -118,7 +118,7 @@ def read_table(
         text = line.text
         if line.file != file:
             if begun:
-                yield _unfinished(begun, table)
+                yield _skip_unfinished(begun, table)
             file, table, begun = line.file, None, None
         if table is None:
             if not text.strip() or text.startswith("#"):
@@ -138,7 +138,7 @@ def read_table(
         if columns is None and _is_header(cells, needed):
             # Dumps that were put together need not have the same columns.
             if begun:
-                yield _unfinished(begun, table)
+                yield _skip_unfinished(begun, table)
                 begun = None
             table, header = _table_of(line, needed, command), text
             chosen = _chooser(table, wanted)
@@ -153,7 +153,7 @@ def read_table(
             # Else a text at the end of the row before goes on here.
             continue
         if (alone := _row_of(table, line, cells, wanted, chosen)) is not None:
-            yield _unfinished(begun, table)
+            yield _skip_unfinished(begun, table)
             begun = None
             yield alone
             continue
@@ -164,12 +164,12 @@ def read_table(
             begun = None
             yield _row_of(table, first, cells, wanted, chosen) or _sorted_out(table, first, cells, wanted)
         elif count >= MAX_JOINED_LINES or len(joined) > MAX_JOINED_CHARACTERS:
-            yield _unfinished(begun, table)
+            yield _skip_unfinished(begun, table)
             begun = None
         else:
             begun = first, joined, count + 1
     if begun:
-        yield _unfinished(begun, table)
+        yield _skip_unfinished(begun, table)
 
 
 def _table_of(line: Line, needed: Sequence[str], command: str) -> _Table:
@@ -236,7 +236,7 @@ def _chooser(table: _Table, wanted: Sequence[str]) -> Callable[[list[str]], Cell
     return lambda cells: tuple([cells[position] if position >= 0 else "" for position in positions])
 
 
-def _unfinished(begun: tuple[Line, str, int], table: _Table | None) -> SkippedRow:
+def _skip_unfinished(begun: tuple[Line, str, int], table: _Table | None) -> SkippedRow:
     line, text, _ = begun
     count = 0 if table is None else len(table.columns)
     error = InvalidInputError(line.place, f"{count} columns, as in the header", text[:80])

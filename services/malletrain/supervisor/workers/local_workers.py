@@ -137,7 +137,7 @@ def open_local_workers(
         own_pids: Children of this process that are no workers.
         groups: The cgroups of the nodes that are this machine; None: there are none.
     """
-    standby = _inherited()
+    standby = _adopt_inherited()
     if cold_start and standby is not None:
         standby.close()
         standby = None
@@ -147,6 +147,6 @@ def open_local_workers(
     return LocalWorkers(manager, own_pids, groups)
 
 
-def _inherited() -> StandbyProcess | None:
+def _adopt_inherited() -> StandbyProcess | None:
     numbers = os.environ.pop(STANDBY_VARIABLE, "").split(":")
     return adopt_standby(int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else None

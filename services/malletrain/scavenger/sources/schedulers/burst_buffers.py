@@ -137,7 +137,7 @@ def parse_burst_buffers(text: str) -> tuple[BurstBufferPool, ...]:
     """
     pools: list[BurstBufferPool] = []
     plugin, first = "", 0
-    for number, line in _numbered(text):
+    for number, line in _number_lines(text):
         try:
             if not line[0].isspace():
                 if line.removeprefix("scontrol: error: ").strip() == _NO_ANSWER:
@@ -158,7 +158,7 @@ def parse_burst_buffers(text: str) -> tuple[BurstBufferPool, ...]:
     return tuple(pool for pool in pools if pool.total_bytes)
 
 
-def _numbered(text: str) -> list[tuple[int, str]]:
+def _number_lines(text: str) -> list[tuple[int, str]]:
     try:
         lines_of(text)
     except UnreadableError as error:

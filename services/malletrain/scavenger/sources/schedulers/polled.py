@@ -218,12 +218,12 @@ class PolledSource(NodeSource):
             answered = states.facts.get(name, NO_FACTS)
             about = classes.get(name, answered)
             pool = answered.pool or self._selection.pool
-            facts[name] = _placed(about, pool, path_of_unit(name, paths.get(node_of_unit(name), about.topology)))
+            facts[name] = _place(about, pool, path_of_unit(name, paths.get(node_of_unit(name), about.topology)))
         return facts
 
 
 @lru_cache(maxsize=8192)
-def _placed(facts: NodeFacts, pool: str, path: GroupPath) -> NodeFacts:
+def _place(facts: NodeFacts, pool: str, path: GroupPath) -> NodeFacts:
     return replace(facts, pool=pool, topology=path)
 
 

@@ -92,7 +92,7 @@ def _by_lines(text: str) -> dict[str, Any]:
             if isinstance(value, dict | list):
                 open_.append(value)
         elif element and isinstance(parent, list):
-            parent.append(_unescaped(element[2]))
+            parent.append(_unescape(element[2]))
     return top
 
 
@@ -101,7 +101,7 @@ def _value_of_line(text: str) -> Any:
         return {} if text == "{" else []
     text = text.removesuffix(",")
     if len(text) > 1 and text[0] == text[-1] == '"':
-        return _unescaped(text[1:-1])
+        return _unescape(text[1:-1])
     return _plain(text)
 
 
@@ -218,14 +218,14 @@ class _Reader:
         self._count((ends.end() if ends else len(self._text)) - begin)
         if ends and after.match(self._text, ends.end()):
             self._at = ends.end()
-            return _unescaped(self._text[begin : self._at - 1])
+            return _unescape(self._text[begin : self._at - 1])
         end = begin - 1
         while (end := self._text.find('"', end + 1)) >= 0:
             self._count(1)
             if surely_after.match(self._text, end + 1):
                 self._count(end - begin)
                 self._at = end + 1
-                return _unescaped(self._text[begin:end])
+                return _unescape(self._text[begin:end])
         self._count(len(self._text) - begin)
         raise _DamageError
 
@@ -262,7 +262,7 @@ def _plain(text: str) -> Any:
     return _KNOWN.get(text, text)
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     """A string without JSON's escapes; a backslash that escapes nothing stays."""
     return _ESCAPE.sub(_character, text) if "\\" in text else text
 
