@@ -39,14 +39,14 @@ class GeneticParameters:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for field, least, most in (
+        for field, minimum, maximum in (
             ("population", 2, _MAX_POPULATION),
             ("generations", 0, _MAX_GENERATIONS),
             ("seed", 0, 2**63 - 1),
         ):
             value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                raise InvalidInputError(field, f"a whole number from {least} to {most}", value)
+            if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+                raise InvalidInputError(field, f"a whole number from {minimum} to {maximum}", value)
         if not 0 <= self.mutation <= 1:
             raise InvalidInputError("mutation", "a probability from 0 to 1", self.mutation)
 

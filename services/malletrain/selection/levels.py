@@ -83,18 +83,18 @@ class _Level:
 
 
 def best_selection(
-    jobs: Ints, limits: Ints, values: Ints, spill_costs: Ints, cap: int, least: int, most_visits: int
+    jobs: Ints, limits: Ints, values: Ints, spill_costs: Ints, cap: int, score_above: int, most_visits: int
 ) -> Ints:
     """`search.best_selection`; it visits other selections."""
     count = jobs.shape[1]
     uses, undecided = uses_of(jobs), _most_before(values)
     level, visits = _Level.empty_selection(3), 1
-    best = (0, 0) if least < 0 else None
+    best = (0, 0) if score_above < 0 else None
     answer = np.zeros(count + 2, np.int64)
     for job in range(count, -1, -1):
         points = level.points(limits, spill_costs)
         to_come = undecided[:, job, None]
-        able = points[2] > least
+        able = points[2] > score_above
         best_index = _best_of(points, able)
         if best_index is not None:
             key = (int(points[0, best_index]), int(points[1, best_index]))
@@ -102,7 +102,7 @@ def best_selection(
         if job == 0:
             break
         bounds = points + to_come
-        keep = bounds[2] > least
+        keep = bounds[2] > score_above
         if best is not None:
             bound = np.maximum(points[0], np.minimum(cap, bounds[0]))
             keep &= (bound > best[0]) | ((bound == best[0]) & (bounds[1] >= best[1]))
@@ -120,7 +120,7 @@ def best_selection(
     return answer
 
 
-def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, least: int, most_visits: int) -> Ints:
+def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, min_nodes: int, most_visits: int) -> Ints:
     """`search.pareto_front`; it visits other selections."""
     count = jobs.shape[1]
     uses, undecided = uses_of(jobs), _most_before(objectives)
@@ -133,14 +133,14 @@ def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, leas
         if job == 0:
             break
         bounds = points + undecided[:, job, None]
-        level = level.only((bounds[0] >= least) & ~_beaten(bounds, front))
+        level = level.only((bounds[0] >= min_nodes) & ~_beaten(bounds, front))
         more = level.with_job(limits, uses[:, job - 1], objectives[:, job - 1], count - job)
         level = more.before(level)
         visits += len(level.words)
         if visits > most_visits or len(level.words) > MAX_KEPT:
             return np.zeros((0, 4 + count), np.int64)
     rows: Ints = np.concatenate((front.T, flags_of(words, count)), axis=1)
-    return rows[rows[:, 0] >= least]
+    return rows[rows[:, 0] >= min_nodes]
 
 
 def flags_of(words: NDArray[np.uint64], count: int) -> Ints:

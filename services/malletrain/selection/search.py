@@ -67,7 +67,7 @@ def _most_to_come(values: Ints) -> Ints:
 
 @jit("i8[::1](i8[:, ::1], i8[::1], i8[:, ::1], i8[::1], i8, i8, i8)", otherwise=levels.best_selection)
 def best_selection(
-    jobs: Ints, limits: Ints, values: Ints, spill_costs: Ints, cap: int, least: int, most_visits: int
+    jobs: Ints, limits: Ints, values: Ints, spill_costs: Ints, cap: int, score_above: int, most_visits: int
 ) -> Ints:
     """The selection with the largest value, of equal ones the largest second value, then the front of the window.
 
@@ -77,7 +77,7 @@ def best_selection(
         values: Shape (3, jobs): what a job adds to the value, to the second value and to a score.
         spill_costs: Shape (3,): what a node that spills takes from each of them.
         cap: A value that no selection exceeds.
-        least: Only selections with a score above this count.
+        score_above: Only selections with a score above this count.
         most_visits: The search is given up after so many selections.
 
     Returns:
@@ -97,7 +97,7 @@ def best_selection(
         other = now[1] - spill * spill_costs[1]
         score = now[2] - spill * spill_costs[2]
         bound = max(value, min(cap, value + to_come[0, job]))
-        hopeless = score + to_come[2, job] <= least or (
+        hopeless = score + to_come[2, job] <= score_above or (
             answer[1] == 1 and (bound < best or (bound == best and other + to_come[1, job] <= second))
         )
         if job < count and not hopeless:
@@ -157,7 +157,7 @@ def _without_dominated(front: Ints, size: int, now: Ints) -> int:
 
 
 @jit("i8[:, ::1](i8[:, ::1], i8[::1], i8[:, ::1], i8, i8, i8)", otherwise=levels.pareto_front)
-def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, least: int, most_visits: int) -> Ints:
+def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, min_nodes: int, most_visits: int) -> Ints:
     """The distinct points that no other one dominates, each with the selection at the front of the window.
 
     Args:
@@ -165,7 +165,7 @@ def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, leas
         limits: As in `ProblemArrays`.
         objectives: As in `ProblemArrays`.
         spill_gb: As in `ProblemArrays`.
-        least: Only points with at least so many nodes.
+        min_nodes: Only points with at least so many nodes.
         most_visits: The search is given up after so many selections; the answer then has no rows.
 
     Returns:
@@ -181,7 +181,7 @@ def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, leas
         job = following[depth]
         point[:] = now
         point[3] -= spill_gb * max(0, used[0] - limits[0])
-        hopeless = point[0] + to_come[job, 0] < least or _is_covered(front, size, point, to_come[job])
+        hopeless = point[0] + to_come[job, 0] < min_nodes or _is_covered(front, size, point, to_come[job])
         if job < count and not hopeless:
             following[depth] = job + 1
             visits += 1

@@ -216,9 +216,9 @@ def _exact(
     if first is None:
         return None
     score = score_weights(problem.machine, factor)
-    least = int(score.of_points(_point(arrays, first[2:]))[0])
+    score_above = int(score.of_points(_point(arrays, first[2:]))[0])
     gain = gain_weights(problem.machine)
-    other = _search(problem, arrays, settings, gain, second=_NODES, score=score, least=least)
+    other = _search(problem, arrays, settings, gain, second=_NODES, score=score, score_above=score_above)
     if other is None:
         return None
     chosen = other if other[1] else first
@@ -245,8 +245,8 @@ def _first_choice(problem: SelectionProblem, arrays: ProblemArrays, settings: Se
     first = _search(problem, arrays, settings, _NODES, second=_BURST_BUFFER)
     if first is None or not problem.machine.has_ssd:
         return first
-    least = int(arrays.objectives[0] @ first[2:])
-    rows = pareto_front(arrays.jobs, arrays.limits, arrays.objectives, arrays.spill_gb, least, settings.most_visits)
+    min_nodes = int(arrays.objectives[0] @ first[2:])
+    rows = pareto_front(arrays.jobs, arrays.limits, arrays.objectives, arrays.spill_gb, min_nodes, settings.most_visits)
     if not len(rows):
         return None
     first[2:] = max(rows[:, 4:].tolist())
@@ -260,7 +260,7 @@ def _search(
     value: ObjectiveWeights,
     second: ObjectiveWeights = _NO_WEIGHTS,
     score: ObjectiveWeights = _NO_WEIGHTS,
-    least: int = -1,
+    score_above: int = -1,
 ) -> Ints | None:
     from malletrain.selection.search import best_selection
 
@@ -274,7 +274,7 @@ def _search(
         np.array([row.of_jobs(arrays) for row in rows], dtype=np.int64),
         np.array([row.spill_cost(arrays) for row in rows], dtype=np.int64),
         cap,
-        least,
+        score_above,
         settings.most_visits,
     )
     return None if answer[0] < 0 else answer

@@ -34,18 +34,18 @@ def _min_capacities(starts: Ints, sizes: Ints, pool: int) -> Ints:
 
     Shape (jobs + 1,); the last entry is what can be left when every job has chosen.
     """
-    least = np.empty(len(starts), np.int64)
-    least[0] = pool
+    capacities = np.empty(len(starts), np.int64)
+    capacities[0] = pool
     for job in range(len(starts) - 1):
-        least[job + 1] = max(0, least[job] - sizes[starts[job + 1] - 1])
-    return least
+        capacities[job + 1] = max(0, capacities[job] - sizes[starts[job + 1] - 1])
+    return capacities
 
 
 @jit("f8[:, ::1](i8[::1], i8[::1], f8[::1], i8[::1], i8)", otherwise=table_arrays.value_tables)
-def _value_tables(starts: Ints, sizes: Ints, values: Floats, least: Ints, pool: int) -> Floats:
+def _value_tables(starts: Ints, sizes: Ints, values: Floats, min_capacities: Ints, pool: int) -> Floats:
     """g_k(c) for every job k and capacity c; the last row, for no jobs, is 0.
 
-    Shape (jobs + 1, pool + 1). Entries of row k below least[k] are never reached and not set.
+    Shape (jobs + 1, pool + 1). Entries of row k below min_capacities[k] are never reached and not set.
     """
     jobs = len(starts) - 1
     tables = np.empty((jobs + 1, pool + 1))
@@ -54,11 +54,11 @@ def _value_tables(starts: Ints, sizes: Ints, values: Floats, least: Ints, pool: 
         table = tables[job]
         after = tables[job + 1]
         first = starts[job]
-        for capacity in range(least[job], pool + 1):
+        for capacity in range(min_capacities[job], pool + 1):
             table[capacity] = after[capacity] + values[first]
         for place in range(first + 1, starts[job + 1]):
             size, value = sizes[place], values[place]
-            lowest = max(size, least[job])
+            lowest = max(size, min_capacities[job])
             # Slices from 0 and an unsigned count let the compiler vectorise this loop: about five times as fast.
             target, source = table[lowest:], after[max(0, lowest - size) :]
             for step in range(np.uint64(max(0, pool + 1 - lowest))):
@@ -79,11 +79,11 @@ def best_values(starts: Ints, sizes: Ints, values: Floats, pool: int) -> Floats:
 
 
 @jit("f8(f8[:, ::1], i8[::1], i8, f8)")
-def _tolerance(tables: Floats, least: Ints, pool: int, share: float) -> float:
+def _tolerance(tables: Floats, min_capacities: Ints, pool: int, share: float) -> float:
     """Largest difference at which two totals tie. Rows of the tables ascend, so their ends are their extremes."""
     largest = 0.0
-    for job in range(len(least)):
-        for capacity in (least[job], pool):
+    for job in range(len(min_capacities)):
+        for capacity in (min_capacities[job], pool):
             if np.isfinite(tables[job, capacity]):
                 largest = max(largest, abs(tables[job, capacity]))
     return share * largest
@@ -173,9 +173,9 @@ def best_places(starts: Ints, sizes: Ints, values: Floats, currents: Ints, pool:
     for job in range(jobs):
         usable += sizes[starts[job + 1] - 1]
     pool = min(pool, usable)
-    least = _min_capacities(starts, sizes, pool)
-    tables = _value_tables(starts, sizes, values, least, pool)
-    tie = _tolerance(tables, least, pool, share)
+    min_capacities = _min_capacities(starts, sizes, pool)
+    tables = _value_tables(starts, sizes, values, min_capacities, pool)
+    tie = _tolerance(tables, min_capacities, pool, share)
     reached = _reachable(starts, sizes, values, tables, pool, tie)
     picks = _first_choices(starts, sizes, values, currents, tables, reached, pool, tie)
     chosen = np.empty(jobs, np.int64)

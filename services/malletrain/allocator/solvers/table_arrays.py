@@ -19,18 +19,18 @@ _CELLS = 1_000_000
 """Entries of the largest array of capacities x sizes."""
 
 
-def value_tables(starts: Ints, sizes: Ints, values: Floats, least: Ints, pool: int) -> Floats:
+def value_tables(starts: Ints, sizes: Ints, values: Floats, min_capacities: Ints, pool: int) -> Floats:
     """`knapsack._value_tables`."""
     jobs = len(starts) - 1
     tables = np.zeros((jobs + 1, pool + 1))
     total = np.empty(pool + 1)
     for job in range(jobs - 1, -1, -1):
         table, after, first = tables[job], tables[job + 1], starts[job]
-        table[least[job] :] = after[least[job] :] + values[first]
+        table[min_capacities[job] :] = after[min_capacities[job] :] + values[first]
         for size, value in zip(
             sizes[first + 1 : starts[job + 1]].tolist(), values[first + 1 : starts[job + 1]].tolist(), strict=True
         ):
-            lowest = max(size, int(least[job]))
+            lowest = max(size, int(min_capacities[job]))
             if lowest <= pool:
                 own = np.add(after[lowest - size : pool + 1 - size], value, out=total[lowest:])
                 np.maximum(table[lowest:], own, out=table[lowest:])
