@@ -44,7 +44,7 @@ FALSE = """
 import sys
 if "malletrain.supervisor" in sys.orig_argv:
     import os, signal, threading, time
-    from malletrain.supervisor import service
+    from malletrain.supervisor.loop import service
     from malletrain.v1 import supervisor_pb2 as pb
     how = os.environ["HOW"]
     Service, State = service.SupervisorService, pb.SupervisorState
@@ -101,6 +101,7 @@ if "malletrain.supervisor" in sys.orig_argv:
                 time.sleep(0.5)
 
     Service.ReleaseHosts, Service.Stop, Service.WatchState = release, stop, watch
+    open(os.path.join(sys.orig_argv[-1], "false"), "w").close()
 """
 
 
@@ -160,6 +161,7 @@ def test_a_release_is_none_before_the_node_is_free(site: Site, how: str) -> None
     with contextlib.closing(site.system.stubs) as stubs:
         (node,) = set(NODES) - {hers}
         wait_until(lambda: site.processes(bob, node), PATIENCE, "a worker of the false supervisor")
+        assert (site.folder / "jobs" / bob / "false").exists(), "the user's code is not in it"
         wait_until(lambda: site.nodes(bob) or how == "wrong", PATIENCE, "its confirmation")
         began = time.monotonic()
         answer = stubs.scavenger.DrainNodes(scavenger_pb2.DrainNodesRequest(nodes=[node]), timeout=30)
