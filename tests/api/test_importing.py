@@ -14,7 +14,7 @@ import malletrain
 ROOT = Path(__file__).parents[2]
 HEAD = (
     *("pydantic", "pydantic_settings", "rich", "typer", "structlog", "sqlalchemy", "numpy", "cryptography", "jwt"),
-    *("grpc_health", "grpc_status", "grpc_reflection", "google.rpc", "ClusterShell", "alembic", "tenacity"),
+    *("grpc_health", "grpc_status", "grpc_reflection", "google.rpc", "ClusterShell", "alembic"),
 )
 
 

@@ -4,6 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+_MAX_DOUBLINGS = 1023
+"""The largest power of two among floats: more doublings would overflow."""
+
+
+def pause_after(failures: int, first_seconds: float, max_seconds: float) -> float:
+    """The pause after so many failures in a row, in seconds: `first_seconds` doubled from failure to failure.
+
+    Args:
+        failures: Failures in a row, however many; 0 or less: no pause.
+        first_seconds: Pause after the first failure, in seconds, at least 0.
+        max_seconds: Longest pause, in seconds.
+    """
+    if failures <= 0:
+        return 0.0
+    return float(min(first_seconds * 2.0 ** min(failures - 1, _MAX_DOUBLINGS), max_seconds))
+
 
 @dataclass
 class Backoff:
@@ -16,24 +32,23 @@ class Backoff:
 
     first_seconds: float
     max_seconds: float
-    _newest: float | None = field(default=None, init=False, repr=False)
+    _failures: int = field(default=0, init=False, repr=False)
 
     @property
     def active(self) -> bool:
         """Whether an attempt has failed since the last success."""
-        return self._newest is not None
+        return self._failures > 0
 
     @property
     def seconds(self) -> float:
         """The newest pause in seconds; 0 while no attempt has failed."""
-        return self._newest or 0.0
+        return pause_after(self._failures, self.first_seconds, self.max_seconds)
 
     def fail(self) -> float:
         """An attempt has failed; returns the pause that follows, in seconds."""
-        pause = self.first_seconds if self._newest is None else 2 * self._newest
-        self._newest = min(pause, self.max_seconds)
-        return self._newest
+        self._failures += 1
+        return self.seconds
 
     def succeed(self) -> None:
         """An attempt has succeeded: the next pause is the first one again."""
-        self._newest = None
+        self._failures = 0

@@ -14,6 +14,7 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from malletrain.allocator.utilization.definition import HOUR_S, MAX_AGE_S, MinuteUse
+from malletrain.common.backoff import Backoff
 from malletrain.common.tasks import ending
 from malletrain.observer import intake, job_intake
 from malletrain.observer.accounting import at
@@ -58,6 +59,8 @@ from malletrain.v1 import (
 MessageT = TypeVar("MessageT")
 
 _HEALTH_SECONDS = 1.0
+_FIRST_PAUSE_SECONDS = 0.2
+_MAX_PAUSE_SECONDS = 5.0
 _MAX_LATE = 5
 """Late answers in a row after which a service counts as gone."""
 _SOURCE_SECONDS = 5.0
@@ -380,15 +383,15 @@ class Watcher:
 
 async def _until_answered(ask: Callable[[], Awaitable[None]]) -> None:
     """Call until the service answers; one that is gone for a while is asked again, with back-off."""
-    pause = 0.2
+    backoff = Backoff(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS)
     while True:
         try:
             await ask()
             return
         except grpc.aio.AioRpcError as error:
+            pause = backoff.fail()
             structlog.get_logger(__name__).info("asking again", code=error.code().name, pause_seconds=pause)
         await asyncio.sleep(pause)
-        pause = min(2 * pause, 5.0)
 
 
 _JOBS_ASKED = 100

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 
 import structlog
 
+from malletrain.common.backoff import Backoff
 from malletrain.common.tasks import ending, lasting
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError, UnavailableError
@@ -217,18 +218,18 @@ class IdleEvents:
         self._ready.set()
 
     async def _follow_source(self) -> None:
-        pause = _FIRST_RETRY_SECONDS
+        backoff = Backoff(_FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS)
         while True:
             try:
                 async for observation in self._source.observations():
-                    pause = _FIRST_RETRY_SECONDS
+                    backoff.succeed()
                     self.observe(observation)
                 return
             except (SourceError, OSError) as error:
                 # The last observation stays: nodes have not left because a source fails.
+                pause = backoff.fail()
                 self._log.error("source failed, trying again", error=str(error), pause_seconds=pause)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _MAX_RETRY_SECONDS)
 
     def _due_at(self, machine: ScavengerMachine) -> float:
         """When the next debounce or cooldown ends, or earlier: asking the wall clock tells whether it was set."""

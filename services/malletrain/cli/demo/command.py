@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import grpc
 import typer
@@ -21,7 +21,6 @@ from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from malletrain.caller.credentials import owner_credential
 from malletrain.cli.demo.job_processes import find_job_processes
@@ -43,6 +42,7 @@ from malletrain.v1 import job_manager_pb2, monitor_pb2
 
 _DEFAULT_SPEED = 4.5
 _STOP_SECONDS = 30.0
+AnswerT = TypeVar("AnswerT")
 DrawTimeline = Callable[[Sequence[NodeInterval], Sequence[NodeInterval], dict[str, str], float, Path], None]
 _SUMMIT = Path("../shared/traces/summit-2021-02-week1.csv.gz")
 
@@ -130,10 +130,24 @@ _MAX_EXTRA_SECONDS = 240.0
 _RECLAIM_LIMIT_SECONDS = 5.0
 """A process of ours that is on a node this long after the node was taken counts as left behind."""
 
-# Calls of the demo are repeated while a service is being restarted.
-_with_retries = retry(
-    retry=retry_if_exception_type(grpc.RpcError), stop=stop_after_delay(30), wait=wait_fixed(0.3), reraise=True
-)
+_PATIENCE_SECONDS = 30.0
+_RETRY_SECONDS = 0.3
+
+
+def _until_answered(call: Callable[[], AnswerT]) -> AnswerT:
+    """Repeat a call of the demo while a service is being restarted.
+
+    Raises:
+        grpc.RpcError: it has still failed after half a minute.
+    """
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return call()
+        except grpc.RpcError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_RETRY_SECONDS)
 
 
 def wait_for_services(setup: DemoSetup) -> None:
@@ -152,11 +166,11 @@ def wait_for_services(setup: DemoSetup) -> None:
         pause.wait(_POLL_SECONDS)
 
 
-@_with_retries
 def submit_jobs(stubs: ServiceStubs) -> list[str]:
     """Submit the demo's jobs; returns their identifiers."""
     request = job_manager_pb2.SubmitJobsRequest(request_id=uuid.uuid4().hex, specs=demo_jobs())
-    return [job.id for job in stubs.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs]
+    answer = _until_answered(lambda: stubs.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS))
+    return [job.id for job in answer.jobs]
 
 
 def follow_run(
@@ -229,26 +243,29 @@ class StrayProcessFinder:
                 )
 
 
-@_with_retries
 def collect_data(
     stubs: ServiceStubs, started: float, ended: float, strays: list[str], trace: str, timeline: str
 ) -> RunData:
     """Ask the services for what the summary needs, before they are stopped."""
-    request = job_manager_pb2.ListJobEventsRequest()
-    pages = all_pages(stubs.job_manager.ListJobEvents, request, timeout=DEADLINE_SECONDS)
-    events = [event for page in pages for event in page.events]
-    records = stubs.monitor.ListScalingRecords(monitor_pb2.ListScalingRecordsRequest(), timeout=DEADLINE_SECONDS)
-    progress = stubs.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=DEADLINE_SECONDS)
-    return RunData(
-        started=started,
-        ended=ended,
-        events=events,
-        records=list(records.records),
-        progress=list(progress.progress),
-        strays=strays,
-        trace=trace,
-        timeline=timeline,
-    )
+
+    def ask() -> RunData:
+        request = job_manager_pb2.ListJobEventsRequest()
+        pages = all_pages(stubs.job_manager.ListJobEvents, request, timeout=DEADLINE_SECONDS)
+        events = [event for page in pages for event in page.events]
+        records = stubs.monitor.ListScalingRecords(monitor_pb2.ListScalingRecordsRequest(), timeout=DEADLINE_SECONDS)
+        progress = stubs.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=DEADLINE_SECONDS)
+        return RunData(
+            started=started,
+            ended=ended,
+            events=events,
+            records=list(records.records),
+            progress=list(progress.progress),
+            strays=strays,
+            trace=trace,
+            timeline=timeline,
+        )
+
+    return _until_answered(ask)
 
 
 _MESSAGE_LINES = 12

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from malletrain.common.backoff import pause_after
 from malletrain.job_manager.machine.jobs import Job, ScaleFault
 from malletrain.job_manager.machine.stimuli import WorkerFailure
 
@@ -19,7 +20,6 @@ GOOD_SECONDS = 60.0
 _TRY_OTHERS_SECONDS = 120.0
 _FIRST_SECONDS = 600.0
 _MAX_SECONDS = 86_400.0
-_MAX_DOUBLINGS = 10
 _MAX_SCALES = 1000
 """How many are remembered of each kind; no script is tried at more."""
 
@@ -54,7 +54,7 @@ def with_fault(job: Job, scale: int, now: float) -> tuple[ScaleFault, ...]:
 
 def _pause(count: int) -> float:
     """Seconds for which a scale is left out after so many failures there, where another one has trained well."""
-    return min(_FIRST_SECONDS * 2.0 ** min(count - 1, _MAX_DOUBLINGS), _MAX_SECONDS)
+    return pause_after(count, _FIRST_SECONDS, _MAX_SECONDS)
 
 
 def may_change_with_time(job: Job) -> bool:

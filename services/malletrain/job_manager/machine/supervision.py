@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from malletrain.common.backoff import pause_after
 from malletrain.job_manager.machine.jobs import Job, NodeRelease, StopIntent, within, without
 from malletrain.job_manager.machine.scale_faults import describe, has_trained_elsewhere, is_scale_fault, with_fault
 from malletrain.job_manager.machine.stimuli import NodesReleased, Outcome, SupervisorEnded, SupervisorSeen
@@ -306,8 +307,8 @@ def _fail(
         )
         return
     policy = transaction.policy
-    doublings = max(0, counted_failures - 1)
-    pause = min(policy.restart_backoff_seconds * 2.0**doublings, policy.restart_backoff_max_seconds)
+    failures = max(1, counted_failures)
+    pause = pause_after(failures, policy.restart_backoff_seconds, policy.restart_backoff_max_seconds)
     soon = bool(job.wanted)
     when = "at once" if soon else f"in {pause:g} s"
     number = f"restart {counted_failures} of {allowed}" if count else "starts again"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
+from malletrain.common.backoff import pause_after
 from malletrain.scavenger.machine.node_worth import NodeWorth
 from malletrain.scavenger.machine.placeholders import (
     EndedPlaceholder,
@@ -23,7 +24,6 @@ _SILENT_SECONDS = 60.0
 _UNLISTED_SECONDS = 30.0
 """A placeholder that was just submitted may be missing in the scheduler's list for so long."""
 _KEPT_EVENTS = 400
-_MAX_DOUBLINGS = 32
 _GOLDEN_RATIO = (math.sqrt(5.0) - 1.0) / 2.0
 """Multiples of it, modulo 1, are spread evenly however many there are."""
 
@@ -387,7 +387,7 @@ class PlaceholderState:
     ) -> PlaceholderState:
         failures = self.node_failures.get(node, 0) + 1
         longest = max(policy.refusal_seconds, policy.backoff.backoff_max_seconds)
-        avoided = min(longest, policy.refusal_seconds * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
+        avoided = pause_after(failures, policy.refusal_seconds, longest)
         state = replace(
             self,
             node_failures={**self.node_failures, node: failures},

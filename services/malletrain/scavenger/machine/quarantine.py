@@ -7,7 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-_MAX_DOUBLINGS = 30
+from malletrain.common.backoff import pause_after
+
+_MAX_CHECKS = 31
+"""Failed checks of a node in a row from which on they are no longer counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +113,10 @@ class Quarantine:
         """
         policy = self.policy
         before = self._records.get(name, NodeFailureRecord(0.0, now))
-        doublings = min(before.checks, _MAX_DOUBLINGS)
-        seconds = min(policy.longest_check_seconds, policy.check_seconds * 2.0**doublings)
+        checks = min(before.checks + 1, _MAX_CHECKS)
+        seconds = pause_after(checks, policy.check_seconds, policy.longest_check_seconds)
         until, score = max(before.until, now + seconds), before.score_at(now, policy.half_life_seconds)
-        self._records[name] = NodeFailureRecord(
-            score, now, until, before.failures + 1, reason, by, min(before.checks, _MAX_DOUBLINGS) + 1
-        )
+        self._records[name] = NodeFailureRecord(score, now, until, before.failures + 1, reason, by, checks)
         self._forget(now)
         return until - now
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-_MAX_DOUBLINGS = 32
+from malletrain.common.backoff import pause_after
+
 _CLOCK_TOLERANCE_SECONDS = 1.0
 
 
@@ -27,7 +28,7 @@ class BackoffPolicy:
         """Seconds until the next attempt after so many failures in a row (at least 1)."""
         if failures >= self.pause_after_failures:
             return self.backoff_max_seconds
-        return min(self.backoff_max_seconds, self.backoff_seconds * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
+        return pause_after(failures, self.backoff_seconds, self.backoff_max_seconds)
 
 
 @dataclass(frozen=True)

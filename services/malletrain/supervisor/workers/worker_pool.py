@@ -13,6 +13,7 @@ from pathlib import Path
 
 from malletrain.common import environment as env
 from malletrain.common.activity import ActivityWatch, Idleness
+from malletrain.common.backoff import pause_after
 from malletrain.common.gpu_use import gpu_is_busy
 from malletrain.common.gpus import gpu_number, visible_gpu
 from malletrain.common.job_folder import DELIVERY_SECONDS as SIDECAR_SECONDS
@@ -61,8 +62,7 @@ class RestartBackoff:
             return True
         if self.count >= _MAX_FAILURES:
             return now - self.times[0] >= _WINDOW_SECONDS
-        pause: float = min(_FIRST_PAUSE_SECONDS * 2.0 ** (self.count - 1), _MAX_PAUSE_SECONDS)
-        return now - self.times[-1] >= pause
+        return now - self.times[-1] >= pause_after(self.count, _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS)
 
 
 log = logging.getLogger(__name__)

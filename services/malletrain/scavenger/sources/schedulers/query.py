@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
+from malletrain.common.backoff import pause_after
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.sources.base import QueryStatus, SourceError
 from malletrain.scavenger.sources.schedulers.availability import UnreadableError
@@ -47,7 +48,7 @@ class QueryTiming:
         if not failures:
             return self.interval
         least = self.interval if answered else min(self.interval, self.max_pause)
-        return max(least, min(self.max_pause, self.interval * 2.0 ** min(failures, _MAX_DOUBLINGS)))
+        return max(least, pause_after(min(failures, _MAX_DOUBLINGS) + 1, self.interval, self.max_pause))
 
 
 class Query(Generic[AnswerT]):
