@@ -14,6 +14,7 @@ from benchmarks.soaking.observations import JobSeen, JournalRow, NodeChange, Obs
 from malletrain.caller.credentials import owner_credential
 from malletrain.cli.shared.settings import AllSettings
 from malletrain.cli.shared.stubs import ServiceStubs
+from malletrain.runtime.paging import all_pages
 from malletrain.v1 import job_manager_pb2, resources_pb2, scavenger_pb2
 
 AnswerT = TypeVar("AnswerT")
@@ -44,14 +45,10 @@ def journal_row(event: job_manager_pb2.JobEvent, at: float, since: float = 0.0) 
 
 def read_journal(stubs: ServiceStubs, token: str = "") -> Iterator[tuple[job_manager_pb2.JobEvent, str]]:
     """Rows from a page on, each with the token of the page after its own."""
-    while True:
-        request = job_manager_pb2.ListJobEventsRequest(page_token=token)
-        page = stubs.job_manager.ListJobEvents(request, timeout=_DEADLINE_S)
-        token = page.next_page_token
+    request = job_manager_pb2.ListJobEventsRequest(page_token=token)
+    for page in all_pages(stubs.job_manager.ListJobEvents, request, timeout=_DEADLINE_S):
         for event in page.events:
-            yield event, token
-        if not token:
-            return
+            yield event, page.next_page_token
 
 
 class Watcher:

@@ -295,17 +295,15 @@ class Watcher:
         held: deque[HeldFact] = deque(maxlen=_MAX_ROWS)
         releases: deque[ReleaseFact] = deque(maxlen=MAX_RELEASES)
         oldest = self.now() - KEPT_S
-        while True:
-            request = job_manager_pb2.ListJobEventsRequest(page_token=str(self._read_to or ""))
-            response = await stub.ListJobEvents(request, timeout=2 * DEADLINE_SECONDS)
-            for row in response.events:
+        request = job_manager_pb2.ListJobEventsRequest(page_token=str(self._read_to or ""))
+        async for page in all_pages_async(stub.ListJobEvents, request, timeout=2 * DEADLINE_SECONDS):
+            for row in page.events:
                 self._read_to = row.sequence
                 if row.unix_seconds > oldest - _LONG_AGO_S:
                     held.append(intake.held_fact(row))
                 if (fact := intake.release_fact(row)) is not None and fact.time > oldest:
                     releases.append(fact)
-            if not response.next_page_token:
-                return held, releases
+        return held, releases
 
     async def _ended_jobs(self) -> list[JobFact]:
         """Jobs that have ended within the time that is kept."""

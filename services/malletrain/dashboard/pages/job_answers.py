@@ -13,6 +13,7 @@ from malletrain.observer import job_intake
 from malletrain.observer.job_facts import CurveFact
 from malletrain.observer.watching import Watcher
 from malletrain.runtime.channel import DEADLINE_SECONDS
+from malletrain.runtime.paging import all_pages_async
 from malletrain.v1 import (
     job_manager_pb2,
     job_manager_pb2_grpc,
@@ -56,14 +57,12 @@ async def journal_of(
     Raises:
         grpc.aio.AioRpcError: JobManager refuses, or does not answer.
     """
-    events, stub = list(known), job_manager(watcher)
-    while True:
-        token = str(events[-1].sequence) if events else ""
-        request = job_manager_pb2.ListJobEventsRequest(job_id=job_id, page_token=token)
-        answer = await stub.ListJobEvents(request, metadata=viewer.metadata, timeout=DEADLINE_SECONDS)
-        events = [*events, *answer.events][-MAX_EVENTS:]
-        if not answer.next_page_token:
-            return tuple(events)
+    events, call = list(known), job_manager(watcher).ListJobEvents
+    token = str(events[-1].sequence) if events else ""
+    request = job_manager_pb2.ListJobEventsRequest(job_id=job_id, page_token=token)
+    async for page in all_pages_async(call, request, metadata=viewer.metadata, timeout=DEADLINE_SECONDS):
+        events = [*events, *page.events][-MAX_EVENTS:]
+    return tuple(events)
 
 
 async def metrics_of(
@@ -85,16 +84,14 @@ async def metrics_of(
     request = monitor_pb2.GetMetricHistoryRequest(job_id=job_id, max_points=max_points, names=names)
     histories: list[monitor_pb2.MetricHistory] = []
     try:
-        while True:
-            answer = await stub.GetMetricHistory(request, metadata=viewer.metadata, timeout=DEADLINE_SECONDS)
-            histories += answer.histories
-            request.page_token = answer.next_page_token
-            if not request.page_token:
-                return tuple(histories)
+        pages = all_pages_async(stub.GetMetricHistory, request, metadata=viewer.metadata, timeout=DEADLINE_SECONDS)
+        async for page in pages:
+            histories += page.histories
     except grpc.aio.AioRpcError as error:
         if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED):
             return ()
         raise
+    return tuple(histories)
 
 
 async def profile_of(watcher: Watcher, viewer: Viewer, job_id: str) -> CurveFact | None:

@@ -166,7 +166,11 @@ class _Search:
         return job_manager_pb2.ListJobsRequest(group=name, owner=owner, newest_first=True, page_size=MAX_JOBS)
 
     async def _list_jobs(self, request: job_manager_pb2.ListJobsRequest, pages: int) -> OlderAnswer:
-        """Jobs of the pages of a listing, until there are enough of them."""
+        """Jobs of the pages of a listing, until there are enough of them.
+
+        Each page is asked for only within what is left of the pages and the time of the whole search, so `all_pages`,
+        which reads to the end, does not fit.
+        """
         listed: list[JobFact] = []
         for _ in range(pages):
             if self._pages == 0 or self._watcher.now() > self._until:
