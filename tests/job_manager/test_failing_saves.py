@@ -6,9 +6,8 @@ import pytest
 
 from malletrain.job_manager.machine.progress_buffer import decides
 from malletrain.job_manager.machine.stimuli import Progressed
-from malletrain.job_manager.peers import progress_of
 from malletrain.job_manager.visibility import visible_to
-from malletrain.job_manager.wire import job_message
+from malletrain.job_manager.wire import job_message, progress_of
 from malletrain.model.job_state import JobState
 from malletrain.runtime.access.identity import Identity, Role
 from malletrain.runtime.errors import StalePlanError

@@ -11,17 +11,17 @@ import structlog
 
 from malletrain.common.tasks import lasting
 from malletrain.common.trace_context import TraceContext
+from malletrain.job_manager import wire
 from malletrain.job_manager.launching.supervisor_client import NodeHost
 from malletrain.job_manager.machine.fault_attribution import NodeEvidence
 from malletrain.job_manager.machine.jobs import Job
 from malletrain.job_manager.machine.state import Notice
-from malletrain.job_manager.machine.stimuli import IdleSetSeen, NodesChanged, Progressed, Stimulus
+from malletrain.job_manager.machine.stimuli import Progressed, Stimulus
 from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.following import follow
 from malletrain.runtime.kernel.peers import Peers
-from malletrain.runtime.messages import unix_seconds
 from malletrain.runtime.tracing.propagation import from_message
 from malletrain.v1 import monitor_pb2, scavenger_pb2
 
@@ -64,7 +64,7 @@ class ManagerPeers:
         except grpc.aio.AioRpcError as error:
             self._log.warning("last progress not known", job=job_id, code=error.code().name)
             return None
-        return next((replace(progress_of(progress), stalled=False) for progress in response.progress), None)
+        return next((replace(wire.progress_of(progress), stalled=False) for progress in response.progress), None)
 
     async def forget(self, job_ids: Collection[str]) -> bool:
         """Have Monitor delete what it stores of jobs. False: it is away, or of a version that can't."""
@@ -128,11 +128,11 @@ class ManagerPeers:
 
         async def handle_nodes(message: scavenger_pb2.WatchNodesResponse) -> None:
             update_hosts({node.name: NodeHost(node.agent, node.gpus, node.agent_name) for node in message.joined})
-            receive(_nodes_stimulus(message, self._clock.time()))
+            receive(wire.nodes_stimulus(message, self._clock.time()))
             nodes_left(frozenset(message.left), from_message(message.trace_context))
 
         async def handle_progress(message: monitor_pb2.WatchProgressResponse) -> None:
-            note_progress(map(progress_of, message.progress))
+            note_progress(map(wire.progress_of, message.progress))
 
         nodes, progress = scavenger_pb2.WatchNodesRequest(in_pieces=True), monitor_pb2.WatchProgressRequest()
         async with asyncio.TaskGroup() as group:
@@ -148,29 +148,3 @@ class ManagerPeers:
     async def close(self) -> None:
         """Disconnect."""
         await self._peers.close()
-
-
-def progress_of(entry: monitor_pb2.Progress) -> Progressed:
-    """The progress of a job as Monitor tells it."""
-    save_error = None
-    if entry.HasField("saves"):
-        save_error = (entry.saves.reason or "the reason is not known") if entry.saves.failures else ""
-    in_phase = entry.HasField("phase")
-    return Progressed(
-        entry.job_id,
-        entry.samples,
-        entry.stalled or entry.pausing,
-        phase=entry.phase.name,
-        seconds=entry.phase.seconds if in_phase else entry.silent_seconds if entry.records else 0.0,
-        positions_known=entry.positions_known,
-        save_error=save_error,
-    )
-
-
-def _nodes_stimulus(message: scavenger_pb2.WatchNodesResponse, now: float) -> IdleSetSeen | NodesChanged:
-    joined = frozenset(node.name for node in message.joined)
-    gpus = {node.name: node.gpus for node in message.joined if node.gpus > 0}
-    if message.snapshot:
-        return IdleSetSeen(joined, gpus)
-    event_time = unix_seconds(message.event_time) if message.HasField("event_time") else now
-    return NodesChanged(joined, frozenset(message.left), event_time, gpus)

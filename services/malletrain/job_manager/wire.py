@@ -1,4 +1,4 @@
-"""Messages of `malletrain.v1` made from JobManager's values, and pages of listings."""
+"""Messages of `malletrain.v1` made from JobManager's values, its values made from those of others, and pages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from malletrain.job_manager.machine.burst_buffer import QuotaUse
 from malletrain.job_manager.machine.jobs import Job, JobSpec
 from malletrain.job_manager.machine.sharing import OwnerShare
 from malletrain.job_manager.machine.state import Omission
+from malletrain.job_manager.machine.stimuli import IdleSetSeen, NodesChanged, Progressed
 from malletrain.job_manager.redaction import redact_environment
 from malletrain.job_manager.storage.store import StoredEvent
 from malletrain.job_manager.storage.usage_query import UsageKey
@@ -17,10 +18,10 @@ from malletrain.job_manager.usage_report import UsageEntry
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import spec_to_proto
 from malletrain.runtime.job_value_messages import value_to_proto
-from malletrain.runtime.messages import job_state_value, message_of
+from malletrain.runtime.messages import job_state_value, message_of, unix_seconds
 from malletrain.runtime.node_needs_messages import needs_to_proto
 from malletrain.runtime.topology_messages import preference_to_proto
-from malletrain.v1 import job_manager_pb2, resources_pb2
+from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2, scavenger_pb2
 
 MAX_PAGE = 1000
 _SUBMITTED = resources_pb2.JOB_STATE_UNSPECIFIED
@@ -105,6 +106,38 @@ def usage_message(entry: UsageEntry) -> job_manager_pb2.UsageRow:
 def omission_message(omission: Omission) -> job_manager_pb2.PlanOmission:
     """What of a plan was left out."""
     return message_of(job_manager_pb2.PlanOmission, omission)
+
+
+def progress_of(entry: monitor_pb2.Progress) -> Progressed:
+    """The progress of a job as Monitor tells it."""
+    save_error = None
+    if entry.HasField("saves"):
+        save_error = (entry.saves.reason or "the reason is not known") if entry.saves.failures else ""
+    in_phase = entry.HasField("phase")
+    return Progressed(
+        entry.job_id,
+        entry.samples,
+        entry.stalled or entry.pausing,
+        phase=entry.phase.name,
+        seconds=entry.phase.seconds if in_phase else entry.silent_seconds if entry.records else 0.0,
+        positions_known=entry.positions_known,
+        save_error=save_error,
+    )
+
+
+def nodes_stimulus(message: scavenger_pb2.WatchNodesResponse, now: float) -> IdleSetSeen | NodesChanged:
+    """What the Scavenger tells of nodes: a whole set, or a change of it.
+
+    Args:
+        message: What it tells.
+        now: Seconds since the epoch; the time of a change that has none.
+    """
+    joined = frozenset(node.name for node in message.joined)
+    gpus = {node.name: node.gpus for node in message.joined if node.gpus > 0}
+    if message.snapshot:
+        return IdleSetSeen(joined, gpus)
+    event_time = unix_seconds(message.event_time) if message.HasField("event_time") else now
+    return NodesChanged(joined, frozenset(message.left), event_time, gpus)
 
 
 def page_size(size: int) -> int:

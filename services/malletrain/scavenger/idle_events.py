@@ -18,7 +18,6 @@ from malletrain.runtime.kernel.flight_recorder import FlightRecorder
 from malletrain.runtime.kernel.machine_loop import MachineLoop, MachineStep
 from malletrain.runtime.messages import timestamp
 from malletrain.runtime.pieces import pieces
-from malletrain.runtime.tracing.propagation import to_message
 from malletrain.runtime.tracing.spans import Span
 from malletrain.scavenger.machine.idle_set import IdleNode
 from malletrain.scavenger.machine.machine import Effects, ScavengerMachine
@@ -40,7 +39,7 @@ from malletrain.scavenger.sources.base import NodeSource, SourceError
 from malletrain.scavenger.state_file import QUARANTINE, RECLAIM_COOLDOWNS, ScavengerStateFile
 from malletrain.scavenger.telemetry.event_spans import EventSpans
 from malletrain.scavenger.telemetry.metrics import ScavengerMetrics
-from malletrain.scavenger.wire import merge_events, node_message, staying_node_message, stays_message
+from malletrain.scavenger.wire import event_message, merge_events, node_message, staying_node_message, stays_message
 from malletrain.v1 import resources_pb2, scavenger_pb2
 
 Recorder = FlightRecorder[ScavengerMachine, Stimulus, Effects]
@@ -261,14 +260,7 @@ class IdleEvents:
             span = self._spans.begin_caused(event, announced.cause, time, part_of.context if part_of else None)
         self._metrics.note_change(event)
         self._events.publish(
-            scavenger_pb2.WatchNodesResponse(
-                joined=self._described(event.joined),
-                left=event.left,
-                event_time=timestamp(time),
-                revision=revision,
-                source_ended=source_ended,
-                trace_context=to_message(span.context),
-            )
+            event_message(announced, self._described(event.joined), span.context, source_ended=source_ended)
         )
         span.end()
         self._log.info(

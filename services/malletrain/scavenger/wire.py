@@ -6,9 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from malletrain.common.trace_context import TraceContext
 from malletrain.model.node_needs import NodeNeeds, TraitCensus, needs_of, suits
 from malletrain.model.topology import GroupPath, group_of
 from malletrain.runtime.messages import message_of, timestamp
+from malletrain.runtime.tracing.propagation import to_message
 from malletrain.scavenger.machine.drains import DrainSet
 from malletrain.scavenger.machine.idle_set import IdleNode
 from malletrain.scavenger.machine.machine import ScavengerMachine
@@ -16,6 +18,7 @@ from malletrain.scavenger.machine.observations import NO_FACTS, Observation
 from malletrain.scavenger.machine.quarantine import NodeFailureRecord
 from malletrain.scavenger.machine.slow_nodes import NodeSlowness
 from malletrain.scavenger.machine.stays import StayingNode, StayNews
+from malletrain.scavenger.machine.stimuli import AnnounceEvent
 from malletrain.scavenger.sources.base import PlaceholderStatus, QueryStatus
 from malletrain.v1 import resources_pb2, scavenger_pb2
 
@@ -40,6 +43,27 @@ def node_message(node: IdleNode, machine: ScavengerMachine, now: float) -> resou
         memory_mib=facts.memory_mib,
         gpu_memory_mib=facts.gpu_memory_mib,
         topology=facts.topology,
+    )
+
+
+def event_message(
+    announced: AnnounceEvent, joined: Sequence[resources_pb2.Node], context: TraceContext | None, *, source_ended: bool
+) -> scavenger_pb2.WatchNodesResponse:
+    """A change of the idle set, for those who watch it.
+
+    Args:
+        announced: The change.
+        joined: The nodes that have joined, described.
+        context: The span of the event; None without one.
+        source_ended: Whether the source tells nothing more.
+    """
+    return scavenger_pb2.WatchNodesResponse(
+        joined=joined,
+        left=announced.event.left,
+        event_time=timestamp(announced.unix_seconds),
+        revision=announced.revision,
+        source_ended=source_ended,
+        trace_context=to_message(context),
     )
 
 
