@@ -159,6 +159,8 @@ def test_what_is_saved_is_loaded_again(locate: Locate) -> None:
     engine = open_database(locate("profiler"))
     store = ProfilerStore(engine)
     store.write(store.changes(state, families, histories))
+    documents, rows = stored(engine)
+    assert (documents, rows["family", "cnn"]) == ({"desk": DESK}, KINSHIP["families"]["cnn"]), "in the same form"
     again = ProfilerStore(engine)
     assert (again.load_state(), again.load_histories()) == (state, histories)
     assert again.load_families(8).families == families.families

@@ -17,7 +17,8 @@ from malletrain.model.scaling import RescaleStall
 from malletrain.profiler.machine.family_store import FamilyMember, FamilyStore, InterruptionHistory
 from malletrain.profiler.machine.points import CurvePoint, PointHistory
 from malletrain.profiler.machine.profile_scheduler import ProfilingState
-from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState
+from malletrain.profiler.machine.runs import ProfileRun
+from malletrain.runtime.kernel.documents import from_document, to_document
 
 _RUNS_DOCUMENT, _POINTS_DOCUMENT = "desk", "kinship"
 _HISTORY, _FAMILY, _LEFT = "history", "family", "left"
@@ -95,7 +96,7 @@ class ProfilerStore:
     def load_state(self) -> ProfilingState:
         """Runs and interruptions as they were last saved; an empty state before."""
         document = self._read(_RUNS_DOCUMENT)
-        runs = {entry["job_id"]: _run(entry) for entry in document.get("runs", ())}
+        runs = {entry["job_id"]: from_document(ProfileRun, entry) for entry in document.get("runs", ())}
         interruptions = document.get("ledger", {})
         history = InterruptionHistory(interruptions.get("turns", {}), interruptions.get("counts", {}))
         return ProfilingState(runs, history)
@@ -127,7 +128,7 @@ class ProfilerStore:
             families: What families have learned; None: nothing is to be looked at but the runs.
             histories: Points that were measured, by job; looked at with families only.
         """
-        runs = [asdict(run) for run in state.runs.values()]
+        runs = [to_document(run) for run in state.runs.values()]
         ledger = {"turns": state.interruptions.latest, "counts": state.interruptions.counts}
         body = json.dumps({"runs": runs, "ledger": ledger})
         documents = {} if self._documents.get(_RUNS_DOCUMENT) == body else {_RUNS_DOCUMENT: body}
@@ -197,13 +198,8 @@ def _row_document(key: _Key, source: Any) -> Any:
     return asdict(source) if key[0] == _HISTORY else [_member_document(member) for member in source]
 
 
-def _run(entry: dict[str, Any]) -> ProfileRun:
-    lists = {name: tuple(entry[name]) for name in ("visited", "donors")}
-    return ProfileRun(**{**entry, **lists, "state": ProfileRunState(entry["state"])})
-
-
 def _history(entry: Mapping[str, Mapping[str, float]]) -> PointHistory:
-    # JSON has strings as keys only.
+    # Scales are strings here, as keys of JSON. `to_document` would write pairs, which earlier versions can't read.
     return PointHistory(**{name: {int(nodes): value for nodes, value in part.items()} for name, part in entry.items()})
 
 
@@ -212,7 +208,8 @@ def _member(entry: dict[str, Any]) -> FamilyMember:
         CurvePoint(point["nodes"], point["rate"], point["steps"], point["error"], point["unix_seconds"])
         for point in entry["knots"]
     )
-    return FamilyMember(entry["job_id"], tuple(points), tuple(RescaleStall(**stall) for stall in entry["rescales"]))
+    rescales = (from_document(RescaleStall, stall) for stall in entry["rescales"])
+    return FamilyMember(entry["job_id"], tuple(points), tuple(rescales))
 
 
 def _member_document(member: FamilyMember) -> dict[str, Any]:
@@ -228,4 +225,4 @@ def _member_document(member: FamilyMember) -> dict[str, Any]:
         }
         for point in member.points
     ]
-    return {"job_id": member.job_id, "knots": points, "rescales": [asdict(stall) for stall in member.rescales]}
+    return {"job_id": member.job_id, "knots": points, "rescales": to_document(member.rescales)}
