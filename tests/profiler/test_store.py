@@ -10,7 +10,8 @@ from sqlalchemy.pool import StaticPool
 
 from malletrain.model.scaling import RescaleStall
 from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobDeclaration
-from malletrain.profiler.machine.family_store import FamilyMember, InterruptionHistory
+from malletrain.profiler.machine.donors import InterruptionHistory
+from malletrain.profiler.machine.family_store import FamilyMember
 from malletrain.profiler.machine.points import CurvePoint, CurveSource, PointHistory
 from malletrain.profiler.machine.profile_scheduler import ProfilingState
 from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState

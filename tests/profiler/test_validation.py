@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements
-from malletrain.profiler.machine.family_store import FamilyMember, FamilyStore, InterruptionHistory
+from malletrain.profiler.machine.donors import InterruptionHistory
+from malletrain.profiler.machine.family_store import FamilyMember, FamilyStore
 from malletrain.profiler.machine.profile_scheduler import ClusterView, JobView, ProfilingState, ScaleRequest
 from malletrain.profiler.machine.recording import validate_curves, validate_runs
 from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState

@@ -14,7 +14,8 @@ from typing import Any
 from sqlalchemy import Column, Engine, MetaData, String, Table, Text, bindparam, delete, insert, select
 
 from malletrain.model.scaling import RescaleStall
-from malletrain.profiler.machine.family_store import FamilyMember, FamilyStore, InterruptionHistory
+from malletrain.profiler.machine.donors import InterruptionHistory
+from malletrain.profiler.machine.family_store import FamilyMember, FamilyStore
 from malletrain.profiler.machine.points import CurvePoint, PointHistory
 from malletrain.profiler.machine.profile_scheduler import ProfilingState
 from malletrain.profiler.machine.runs import ProfileRun

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from malletrain.profiler.machine.family_store import Donor, InterruptionHistory, next_donor
+from malletrain.profiler.machine.donors import Donor, InterruptionHistory, next_donor
 from malletrain.profiler.machine.points import CurvePoint
 from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState
 

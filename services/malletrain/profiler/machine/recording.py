@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobProfile
-from malletrain.profiler.machine.family_store import FamilyStore, InterruptionHistory
+from malletrain.profiler.machine.donors import InterruptionHistory
+from malletrain.profiler.machine.family_store import FamilyStore
 from malletrain.profiler.machine.machine import Effects, ProfilerMachine
 from malletrain.profiler.machine.profile_scheduler import ClusterView, JobView, ProfilingState, ScaleRequest
 from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState
