@@ -7,6 +7,7 @@ itself is exceeded, or its processes do nothing for minutes (`malletrain.common.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from malletrain.common.job_limits import PHASE_SECONDS, JobLimits
 from malletrain.job_manager.machine.jobs import Job
@@ -76,6 +77,16 @@ def presumed_hang(job: Job, policy: ManagerPolicy, now: float) -> str | None:
     return _evidence(job, policy, since, now, is_own=limit.is_own, is_declared=bool(job.phase))
 
 
+def hang_limit(job: Job, policy: ManagerPolicy) -> float:
+    """From when on `presumed_hang` has a reason, as things are, in seconds since the epoch; infinity: never."""
+    since = job.phase_since if job.phase else job.stalled_since
+    if since is None:
+        return inf if job.idle_since is None else max(job.changed_at, job.idle_since) + job.spec.limits.start
+    limit = limit_of(job.phase, job.spec.limits)
+    evident = _evident_at(job, policy, since, is_own=limit.is_own, is_declared=bool(job.phase))
+    return min(since + limit.seconds, evident)
+
+
 def late_change(job: Job, policy: ManagerPolicy, now: float) -> str | None:
     """Why a start or a change of scale that is not confirmed is given up; None: it is not.
 
@@ -92,6 +103,13 @@ def late_change(job: Job, policy: ManagerPolicy, now: float) -> str | None:
     own = job.spec.limits.start_seconds > 0
     evidence = _evidence(job, policy, job.changed_at, now, is_own=own, is_declared=False)
     return None if evidence is None else f"scale of {scale} not confirmed: {evidence}"
+
+
+def change_limit(job: Job, policy: ManagerPolicy) -> float:
+    """From when on `late_change` has a reason, as things are, in seconds since the epoch."""
+    own = job.spec.limits.start_seconds > 0
+    evident = _evident_at(job, policy, job.changed_at, is_own=own, is_declared=False)
+    return min(change_deadline(job, policy), max(job.changed_at + _usual_change(job, policy), evident))
 
 
 def change_deadline(job: Job, policy: ManagerPolicy) -> float:
@@ -137,6 +155,15 @@ def _evidence(
     if not is_own and idle >= policy.idle_seconds:
         return f"its processes have done nothing for {idle:.0f} s"
     return None
+
+
+def _evident_at(job: Job, policy: ManagerPolicy, since: float, *, is_own: bool, is_declared: bool) -> float:
+    """From when on `_evidence` has something, in seconds since the epoch; infinity: never. Arguments as there."""
+    if job.idle_since is None:
+        return inf
+    waits = [policy.stall_seconds] if job.deadlocked and not is_declared else []
+    waits += [] if is_own else [policy.idle_seconds]
+    return max(since, job.idle_since) + min(waits, default=inf)
 
 
 def _idle_seconds(job: Job, since: float, now: float) -> float:

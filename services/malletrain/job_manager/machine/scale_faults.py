@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from malletrain.common.backoff import pause_after
@@ -69,9 +70,8 @@ def changes_with_time(job: Job, now: float) -> dict[str, Any]:
         replace(fault, until=None) if fault.until is not None and fault.until <= now else fault
         for fault in job.scale_faults
     )
-    scale, since = len(job.commanded), job.scale_since
-    has_trained = since is not None and now - since >= GOOD_SECONDS and job.stalled_since is None
-    if not has_trained or scale in job.good_scales or len(job.good_scales) >= _MAX_SCALES:
+    scale = len(job.commanded)
+    if now < _proves_at(job):
         return {"scale_faults": faults}
     # From now on there is one that works: the others can wait.
     faults = tuple(
@@ -80,6 +80,19 @@ def changes_with_time(job: Job, now: float) -> dict[str, Any]:
         if fault.scale != scale
     )
     return {"scale_faults": faults, "good_scales": tuple(sorted({*job.good_scales, scale}))}
+
+
+def _proves_at(job: Job) -> float:
+    """When it has shown, as things are, that its present scale works; infinity where it does not, or has before."""
+    known = len(job.commanded) in job.good_scales or len(job.good_scales) >= _MAX_SCALES
+    if known or job.scale_since is None or job.stalled_since is not None:
+        return inf
+    return job.scale_since + GOOD_SECONDS
+
+
+def next_change(job: Job) -> float:
+    """When `news` may next have something, as things are, in seconds since the epoch; infinity: never."""
+    return min([_proves_at(job), *(fault.until for fault in job.scale_faults if fault.until is not None)])
 
 
 def describe(job: Job, scale: int, now: float, *, ends: bool) -> str:

@@ -6,10 +6,9 @@ the services arrive at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from math import ceil, floor, inf
 from types import MappingProxyType
 from typing import Protocol
@@ -28,9 +27,8 @@ from malletrain.allocator.machine.stimuli import (
 from malletrain.allocator.problem.planner import PlannableNode
 from malletrain.allocator.settings import AllocatorSettings
 from malletrain.job_manager.machine.effects import Effect, ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor
-from malletrain.job_manager.machine.hangs import change_deadline
 from malletrain.job_manager.machine.jobs import Job, JobSpec
-from malletrain.job_manager.machine.state import JobEvent, ManagerPolicy, ManagerState
+from malletrain.job_manager.machine.state import JobEvent, ManagerState
 from malletrain.job_manager.machine.state_machine import TransactionResult, advance
 from malletrain.job_manager.machine.stimuli import (
     Completion,
@@ -45,9 +43,9 @@ from malletrain.job_manager.machine.stimuli import (
     SupervisorSeen,
     Ticked,
 )
+from malletrain.job_manager.machine.time_limits import next_limit
 from malletrain.job_manager.machine.validation import check_result
 from malletrain.job_manager.settings import JobManagerSettings
-from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import StalePlanError
 from malletrain.runtime.kernel.recording import Moment
 from malletrain.scavenger.machine.idle_set import IdleEvent, IdleSet
@@ -379,7 +377,7 @@ class SimulatedServices:
         return PlanAnswered(PlanOutcome.APPLIED, omissions=omissions, rescaled=bool(result.rescaled))
 
     def _plan_tick(self) -> None:
-        """JobManager ticks at a fixed interval. Ticks before the first limit of a job do nothing and are left out."""
+        """JobManager ticks at a fixed interval. Ticks before a limit of a job change nothing and are left out."""
         interval, now = self._options.job_manager.reconcile_seconds, self._queue.now
         first = now if self._options.every_tick else next_limit(self.state.jobs.values(), self._policy)
         if first == inf:
@@ -393,26 +391,6 @@ class SimulatedServices:
         if due == self._next_tick:
             self._next_tick = inf
             self.apply(Ticked())
-
-
-def next_limit(jobs: Iterable[Job], policy: ManagerPolicy) -> float:
-    """When `watchdogs.check_time_limits` may first change a job, in seconds; infinity where it never will."""
-    return min(chain.from_iterable(_limits(job, policy) for job in jobs), default=inf)
-
-
-def _limits(job: Job, policy: ManagerPolicy) -> Iterator[float]:
-    if job.not_before is not None:
-        yield job.not_before
-    if not job.supervised or job.stop is not None:
-        return
-    if job.state is not JobState.RUNNING:
-        yield change_deadline(job, policy)
-    if job.done_since is not None:
-        yield job.done_since + policy.finish_seconds
-    if job.stalled_since is not None:
-        yield job.stalled_since + job.spec.limits.step
-    if job.counted_failures and job.good_since is not None:
-        yield job.good_since + policy.restart_forgive_seconds
 
 
 def _plannable(name: str, stay_seconds: float, facts: NodeFacts) -> PlannableNode:
