@@ -147,19 +147,25 @@ async def _serve_job(words: list[str], log: TextIO, scales: mmap.mmap) -> grpc.a
     return server
 
 
-async def _serve(folder: Path) -> None:
+async def serve(folder: Path) -> None:
+    """Serve the supervisors that are started, until cancelled."""
     starts = folder / STARTS
     os.mkfifo(starts)
     reader = asyncio.StreamReader()
     # Open for writing, too: the end of one writer is not the end of the file.
-    await asyncio.get_running_loop().connect_read_pipe(
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.open(starts, os.O_RDWR | os.O_NONBLOCK), "rb", 0)
     )
-    scales, servers = open_scales(folder), []
-    with (folder / COMMANDS).open("w", buffering=1) as log:
-        while line := await reader.readline():
-            servers.append(await _serve_job(line.decode().strip().split(maxsplit=1), log, scales))
+    scales, servers = open_scales(folder), list[grpc.aio.Server]()
+    try:
+        with (folder / COMMANDS).open("w", buffering=1) as log:
+            while line := await reader.readline():
+                server = await _serve_job(line.decode().strip().split(maxsplit=1), log, scales)
+                servers += [server] if server is not None else []
+    finally:
+        await asyncio.gather(*(server.stop(0) for server in servers))
+        pipe.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1])))
+    asyncio.run(serve(Path(sys.argv[1])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from math import inf
+from types import MappingProxyType
 
 from malletrain.allocator.machine.cluster_cache import CachedJob, offered_scales
 from malletrain.allocator.machine.machine import AllocatorMachine
@@ -45,15 +46,18 @@ class DrivenAllocator:
         nodes: Callable[[], Iterable[PlannableNode]],
         apply_plan: Callable[[ApplyPlan], PlanAnswered],
         samples: AskSamples = lambda _: {},
+        late_plans: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
         """
         Args:
             plan_seconds: Seconds from a plan's input to its arrival at JobManager.
             samples: Tells how many samples jobs with a deadline have trained on.
+            late_plans: Of plans that take another time than `plan_seconds`, by generation.
         """
         self._queue = queue
         self._machine = machine
         self._plan_seconds = plan_seconds
+        self._late_plans = late_plans
         self._nodes = nodes
         self._samples = samples
         self._apply_plan = apply_plan
@@ -68,7 +72,8 @@ class DrivenAllocator:
                 case Solve():
                     self.apply(Solved(tuple(map(_solve, effect.problems))))
                 case ApplyPlan():
-                    self._queue.at(self._queue.now + self._plan_seconds, partial(self._send, effect))
+                    seconds = self._late_plans.get(effect.plan.generation, self._plan_seconds)
+                    self._queue.at(self._queue.now + seconds, partial(self._send, effect))
                 case _:
                     pass  # nobody stores plans here, or watches them
         due = self._machine.due_at

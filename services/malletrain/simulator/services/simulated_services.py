@@ -220,6 +220,7 @@ class ServicesOptions:
         debounce_seconds: Seconds for which a node must be idle before it counts.
         stay_horizon_seconds: How far expected stays look ahead, in seconds.
         plan_seconds: Seconds from a plan's input to its arrival at JobManager.
+        late_plans: Of plans that take another time, by generation, where that has been recorded.
         validate: Whether JobManager's invariants are checked after every stimulus.
         every_tick: Whether JobManager ticks even when no job can reach a limit; it makes no difference but time.
     """
@@ -229,6 +230,7 @@ class ServicesOptions:
     debounce_seconds: float = 0.0
     stay_horizon_seconds: float = 1800.0
     plan_seconds: float = 0.0
+    late_plans: Mapping[int, float] = field(default_factory=dict)
     validate: bool = False
     every_tick: bool = False
 
@@ -284,6 +286,7 @@ class SimulatedServices:
             self._ask_stays,
             self._answer_plan,
             samples,
+            options.late_plans,
         )
         self._allocator.apply(JobsReported((), snapshot=True))
 
