@@ -8,7 +8,7 @@ import math
 import pytest
 
 from malletrain.dashboard.figures.colours import THEMES, Colours
-from malletrain.observer.history import Use
+from malletrain.model.node_use import NodeUse
 
 # Machado, Oliveira and Fernandes 2009, severity 1: what linear RGB becomes for who lacks one kind of cone.
 BLIND = {
@@ -61,7 +61,7 @@ def test_text_and_axes_stand_out(theme: Colours) -> None:
 
 @pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
 def test_lines_and_bars_stand_out(theme: Colours) -> None:
-    used = [colour for use, colour in theme.uses.items() if use is not Use.UNASSIGNED]
+    used = [colour for use, colour in theme.uses.items() if use is not NodeUse.UNASSIGNED]
     for colour in (*theme.jobs, *used):
         assert contrast(colour, theme.background) >= 2.0, colour
     for colour in (theme.first, theme.second):
@@ -72,7 +72,7 @@ def test_lines_and_bars_stand_out(theme: Colours) -> None:
 @pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
 @pytest.mark.parametrize(("kind", "least"), [("uses", 11.0), ("jobs", 20.0), ("lines", 60.0)])
 def test_what_is_side_by_side_is_told_apart(theme: Colours, eyes: Matrix, kind: str, least: float) -> None:
-    nobodys = theme.uses[Use.UNASSIGNED]
+    nobodys = theme.uses[NodeUse.UNASSIGNED]
     colours = {"uses": tuple(theme.uses.values()), "jobs": (*theme.jobs, nobodys), "lines": (theme.first, theme.second)}
     nearest = min((distance(one, other, eyes), one, other) for one, other in itertools.combinations(colours[kind], 2))
     assert nearest[0] >= least, nearest

@@ -11,9 +11,10 @@ from malletrain.dashboard.pages.markup import Cell, Regions, Row, changes, row_c
 from malletrain.dashboard.pages.plan_values import values_of
 from malletrain.dashboard.pages.selection import Selection
 from malletrain.dashboard.pages.views import node_rows
+from malletrain.model.node_use import NodeUse
 from malletrain.observer.accounting import at
 from malletrain.observer.facts import HeldFact, NodeFact, StallFact
-from malletrain.observer.history import KEPT_S, USES, History, Use, changed_fragments
+from malletrain.observer.history import KEPT_S, USES, History, changed_fragments
 from malletrain.observer.job_facts import JobFact
 from malletrain.observer.past import past_of, with_past
 from malletrain.observer.updates import jobs_changed, nodes_changed, stalls_measured
@@ -68,8 +69,8 @@ def test_a_stall_is_taken_from_what_counted_as_training_once() -> None:
     for _ in range(2):
         history = stalls_measured(history, [stall])
     total = dict(zip(USES, map(sum, zip(*(m.node_seconds for m in history.minutes), strict=True)), strict=True))
-    assert abs(total[Use.STALLED] - 20.0) < 1e-6
-    assert abs(total[Use.TRAINING] - 180.0) < 1e-6
+    assert abs(total[NodeUse.STALLED] - 20.0) < 1e-6
+    assert abs(total[NodeUse.TRAINING] - 180.0) < 1e-6
 
 
 def test_the_journal_fills_the_time_before() -> None:
@@ -139,7 +140,7 @@ def test_members_of_a_fleet_share_the_rows_of_their_nodes() -> None:
     assert {fragment.node for fragment in history.fragments} == set(NAMES)
     ofn1 = [(item.jobs, item.start - START) for item in history.fragments if item.node == "n1"]
     assert ofn1 == [((), 0.0), (("j1", "j2"), 10.0), (("j2",), 20.0)]
-    assert dict(zip(USES, history.counts, strict=True))[Use.TRAINING] == 2
+    assert dict(zip(USES, history.counts, strict=True))[NodeUse.TRAINING] == 2
     labels: dict[str, int] = {}
     shown = fragment_columns(history.fragments, dict.fromkeys(NAMES, 0), labels, {}, THEMES[LIGHT], "j2", START)
     assert "j1, j2" in {list(labels)[place] for place in shown["label"]}
@@ -154,13 +155,13 @@ def test_a_gpu_counts_as_its_share_of_a_node() -> None:
     boots = JobFact("j2", state="STARTING", commanded=frozenset({"n1#2"}), fleet="f1")
     history = jobs_changed(history, [*members(j1={"n1#0", "n1#1"}), boots], START)
     counts = dict(zip(USES, history.counts, strict=True))
-    assert (counts[Use.TRAINING], counts[Use.BOOTING], counts[Use.UNASSIGNED]) == (0.5, 0.25, 1.25)
+    assert (counts[NodeUse.TRAINING], counts[NodeUse.BOOTING], counts[NodeUse.UNASSIGNED]) == (0.5, 0.25, 1.25)
 
 
 def test_more_gpus_than_a_node_is_known_to_have_are_one_node() -> None:
     history = nodes_changed(begun(), [NodeFact("n1", START)], [], START)
     history = jobs_changed(history, members(j1={"n1#0"}, j2={"n1#1"}), START)
-    assert dict(zip(USES, history.counts, strict=True))[Use.TRAINING] == 1.0
+    assert dict(zip(USES, history.counts, strict=True))[NodeUse.TRAINING] == 1.0
 
 
 def test_a_stall_of_gpus_takes_their_share_of_nodes() -> None:
@@ -168,9 +169,9 @@ def test_a_stall_of_gpus_takes_their_share_of_nodes() -> None:
     history = at(jobs_changed(history, members(j1={"n1#0", "n1#1"}), START), START + 100.0)
     history = stalls_measured(history, [StallFact("j1", 1, 2, 10.0, START + 50.0)])
     total = dict(zip(USES, map(sum, zip(*(m.node_seconds for m in history.minutes), strict=True)), strict=True))
-    assert abs(total[Use.STALLED] - 5.0) < 1e-6
-    assert abs(total[Use.TRAINING] - 45.0) < 1e-6
-    assert abs(total[Use.UNASSIGNED] - 50.0) < 1e-6
+    assert abs(total[NodeUse.STALLED] - 5.0) < 1e-6
+    assert abs(total[NodeUse.TRAINING] - 45.0) < 1e-6
+    assert abs(total[NodeUse.UNASSIGNED] - 50.0) < 1e-6
 
 
 def test_the_journal_of_members_fills_the_time_before() -> None:

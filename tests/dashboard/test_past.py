@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.model.node_use import NodeUse
 from malletrain.observer.accounting import at
 from malletrain.observer.facts import HeldFact, IdleFact, NodeFact, StallFact
-from malletrain.observer.history import USES, History, NodePeriod, Use
+from malletrain.observer.history import USES, History, NodePeriod
 from malletrain.observer.job_facts import CurveFact, JobFact, PointFact, ProgressFact
 from malletrain.observer.past import past_of, with_past
 from malletrain.observer.updates import curves_changed, jobs_changed, nodes_changed, progress_changed, stalls_measured
@@ -106,10 +107,10 @@ def test_the_last_hour_is_known_after_a_start() -> None:
     history = stalls_measured(history, [StallFact("j1", 1, 2, 30.0, START + 600.0)])
     found = with_past(history, past_of(history, rows, changes))
     total = dict(zip(USES, map(sum, zip(*(m.node_seconds for m in found.minutes), strict=True)), strict=True))
-    assert total[Use.BOOTING] == pytest.approx(2 * 60.0)
-    assert total[Use.STALLED] == pytest.approx(2 * 30.0)
-    assert total[Use.TRAINING] == pytest.approx(2 * 3510.0)
-    assert total[Use.UNASSIGNED] == pytest.approx(2 * 3600.0)
+    assert total[NodeUse.BOOTING] == pytest.approx(2 * 60.0)
+    assert total[NodeUse.STALLED] == pytest.approx(2 * 30.0)
+    assert total[NodeUse.TRAINING] == pytest.approx(2 * 3510.0)
+    assert total[NodeUse.UNASSIGNED] == pytest.approx(2 * 3600.0)
 
 
 def test_without_records_of_idle_nodes_there_are_no_minutes_before() -> None:

@@ -24,7 +24,8 @@ from malletrain.job_manager.machine.stimuli import (
 )
 from malletrain.job_manager.machine.usage import UsageAmounts, UsageRow, settle_usage
 from malletrain.job_manager.machine.validation import check_result
-from malletrain.job_manager.telemetry.node_use import NodeUse, UseCounter, moved_nodes
+from malletrain.job_manager.telemetry.node_use import UseCounter, moved_nodes
+from malletrain.model.node_use import NodeUse
 from tests.support.builders import job_spec
 
 

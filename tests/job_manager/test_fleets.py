@@ -13,8 +13,8 @@ from malletrain.job_manager.machine.sharing import owner_shares
 from malletrain.job_manager.machine.state import ManagerPolicy
 from malletrain.job_manager.machine.stimuli import Cancelled, NodesChanged, Outcome, PlanReceived
 from malletrain.job_manager.machine.transitions import JobReason
-from malletrain.job_manager.telemetry.node_use import NodeUse
 from malletrain.model.job_state import JobState
+from malletrain.model.node_use import NodeUse
 from malletrain.runtime.errors import StalePlanError
 from tests.job_manager.harness import MachineHarness, count_uses
 from tests.support.builders import job_spec

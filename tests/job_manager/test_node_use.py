@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from malletrain.job_manager.machine.state import ManagerState
-from malletrain.job_manager.telemetry.node_use import NodeTime, NodeUse
+from malletrain.job_manager.telemetry.node_use import NodeTime
+from malletrain.model.node_use import NodeUse
 from tests.job_manager.harness import MachineHarness, count_uses
 from tests.support.builders import job_spec
 

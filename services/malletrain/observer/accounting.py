@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from malletrain.common.gpus import gpu_number, node_of
+from malletrain.model.node_use import NodeUse, use_of
 from malletrain.observer.facts import StallFact
 from malletrain.observer.history import (
     KEPT_S,
@@ -16,13 +17,12 @@ from malletrain.observer.history import (
     History,
     Minute,
     NodePeriod,
-    Use,
     holders,
 )
 from malletrain.observer.job_facts import JobFact
 
 _MINUTE_S = 60.0
-_TRAINING, _STALLED, _UNASSIGNED = (USES.index(use) for use in (Use.TRAINING, Use.STALLED, Use.UNASSIGNED))
+_TRAINING, _STALLED, _UNASSIGNED = (USES.index(use) for use in (NodeUse.TRAINING, NodeUse.STALLED, NodeUse.UNASSIGNED))
 
 
 def at(history: History, time: float) -> History:
@@ -45,13 +45,10 @@ def at(history: History, time: float) -> History:
     return _trim(accounted) if rolled else accounted
 
 
-def use_of(job: JobFact, name: str, stalled: bool) -> Use:
-    """What a node or a GPU is used for that a job has."""
-    if job.state == "STOPPING" or name not in job.commanded:
-        return Use.STOPPING
-    if name not in job.confirmed:
-        return Use.BOOTING
-    return Use.STALLED if stalled else Use.TRAINING
+def use_by(job: JobFact, name: str, *, stalled: bool) -> NodeUse:
+    """What a job uses a node or a GPU for that it has."""
+    stopping = job.state == "STOPPING"
+    return use_of(name, stopping=stopping, stalled=stalled, commanded=job.commanded, confirmed=job.confirmed)
 
 
 def with_present_uses(history: History) -> History:
@@ -103,7 +100,7 @@ def _count_uses(history: History) -> tuple[float, ...]:
         for name in job.confirmed | job.commanded:
             node = node_of(name)
             if node in nodes:
-                place = USES.index(use_of(job, name, fact is not None and fact.stalled))
+                place = USES.index(use_by(job, name, stalled=fact is not None and fact.stalled))
                 share = 1.0 / gpus_of(history, job, node) if gpu_number(name) is not None else 1.0
                 shares.setdefault(node, {})[name] = (place, share)
     counts = [0.0] * len(USES)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from malletrain.allocator.utilization.definition import MinuteUse
 from malletrain.common.gpus import node_of
+from malletrain.model.node_use import NodeUse
 from malletrain.observer.facts import NodeFact, PlanFact, ReleaseFact, SourceFact, StallFact
 from malletrain.observer.job_facts import CurveFact, JobFact, ProgressFact
 
@@ -24,20 +24,8 @@ MAX_FRAGMENTS = 60_000
 MAX_JOBS = 400
 """Jobs that have ended and are kept; of the others all are."""
 MAX_RELEASES = 5000
-
-
-class Use(StrEnum):
-    """What an idle node is used for, as JobManager's metrics have it."""
-
-    TRAINING = "training"
-    BOOTING = "booting"
-    STALLED = "stalled"
-    STOPPING = "stopping"
-    UNASSIGNED = "unassigned"
-
-
-USES = tuple(Use)
-LOST = (Use.BOOTING, Use.STALLED, Use.STOPPING, Use.UNASSIGNED)
+USES = tuple(NodeUse)
+LOST = (NodeUse.BOOTING, NodeUse.STALLED, NodeUse.STOPPING, NodeUse.UNASSIGNED)
 NOTHING = (0.0,) * len(USES)
 
 

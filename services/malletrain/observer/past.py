@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from malletrain.common.gpus import gpu_number, node_of
-from malletrain.observer.accounting import charge, gpus_of, use_of
+from malletrain.model.node_use import NodeUse
+from malletrain.observer.accounting import charge, gpus_of, use_by
 from malletrain.observer.facts import HeldFact, IdleFact
-from malletrain.observer.history import KEPT_S, MAX_FRAGMENTS, NOTHING, USES, History, Minute, NodePeriod, Use
+from malletrain.observer.history import KEPT_S, MAX_FRAGMENTS, NOTHING, USES, History, Minute, NodePeriod
 from malletrain.observer.job_facts import JobFact
 
 _MINUTE_S = 60.0
-_UNASSIGNED = USES.index(Use.UNASSIGNED)
+_UNASSIGNED = USES.index(NodeUse.UNASSIGNED)
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class _Replay:
         self._counting = False
         self._idle: set[str] = set()
         self._jobs: dict[str, JobFact] = {}
-        self._held: dict[str, dict[str, dict[str, Use]]] = {}  # of each node: by job, names and what they are used for
+        self._held: dict[str, dict[str, dict[str, NodeUse]]] = {}  # of each node: by job, the uses of names
         self._shares: dict[str, tuple[float, ...]] = {}
         self._counts = [0.0] * len(USES)
         self._labels: dict[str, tuple[tuple[str, ...], float]] = {}
@@ -145,9 +146,9 @@ class _Replay:
         if row.time >= self._history.began:
             return
         self._account(row.time)
-        nodes: dict[str, dict[str, Use]] = {}
+        nodes: dict[str, dict[str, NodeUse]] = {}
         for name in job.commanded | job.confirmed:
-            nodes.setdefault(node_of(name), {})[name] = use_of(job, name, stalled=False)
+            nodes.setdefault(node_of(name), {})[name] = use_by(job, name, stalled=False)
         for node in {node_of(name) for name in before.commanded | before.confirmed} | nodes.keys():
             held = self._held.setdefault(node, {})
             held.pop(job.id, None)
@@ -193,7 +194,7 @@ class _Replay:
             self._counts[place] = max(0.0, self._counts[place] + new - old)
         self._shares[node] = share
 
-    def _share(self, node: str, held: Mapping[str, Mapping[str, Use]]) -> tuple[float, ...]:
+    def _share(self, node: str, held: Mapping[str, Mapping[str, NodeUse]]) -> tuple[float, ...]:
         """What a node counts for by use; nothing while it is not idle."""
         if node not in self._idle:
             return NOTHING

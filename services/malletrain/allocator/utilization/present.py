@@ -1,4 +1,8 @@
-"""What the jobs of a moment can train and do train, at the rates of their curves. Pure."""
+"""What the jobs of a moment can train and do train, at the rates of their curves. Pure.
+
+Not `malletrain.model.node_use`, which says of each node what it is used for: here it counts on how many of its nodes a
+job trains, and how many there are for all jobs whose curves are known.
+"""
 
 from __future__ import annotations
 

@@ -170,6 +170,9 @@ _FINAL = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 class OfferUse(Enum):
     """What an idle node is doing; its value is the name in the summary.
 
+    Not `malletrain.model.node_use`: it goes by what plans want, a job that stands still trains on, and of nodes that
+    are free it says why.
+
     Attributes:
         TRAINING: A job trains on it, or stands still while it rescales.
         STARTING: A job that has no other nodes boots on it.

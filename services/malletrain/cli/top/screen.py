@@ -13,9 +13,10 @@ from rich.text import Text
 
 from malletrain.allocator.utilization.definition import MINUTE_S, last_hour, utilization_of
 from malletrain.cli.jobs.outlook import eta_in_words, rate_in_words, samples_in_words
+from malletrain.model.node_use import NodeUse
 from malletrain.observer.eta import Outlook, outlook_of
 from malletrain.observer.facts import PlanFact
-from malletrain.observer.history import LOST, USES, History, Use
+from malletrain.observer.history import LOST, USES, History
 from malletrain.observer.job_facts import JobFact
 from malletrain.observer.troubles import NAMES
 
@@ -241,7 +242,7 @@ def _figures(history: History) -> Group:
     unfinished = [job for job in history.jobs.values() if not job.final]
     rate = sum(row.outlook.rate or 0.0 for row in (row_of(history, job) for job in unfinished))
     plan = _plan(history.plans[-1]) if history.plans else "no plan yet"
-    nodes = f"idle nodes: {idle}, {counts[Use.TRAINING]} training" + (f", {lost}" if lost else "")
+    nodes = f"idle nodes: {idle}, {counts[NodeUse.TRAINING]} training" + (f", {lost}" if lost else "")
     training = sum(job.state in ("RUNNING", "RESCALING") for job in unfinished)
     jobs = f"jobs: {training} train, {len(unfinished) - training} wait or start; {rate:,.1f} samples/s"
     now = clock.strftime("%H:%M:%S", clock.localtime(history.now)) if history.now else ""

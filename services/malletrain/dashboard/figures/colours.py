@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from malletrain.observer.history import Use
+from malletrain.model.node_use import NodeUse
 
 LIGHT, DARK = "light", "dark"
 _DASHES = ("solid", "dashed", "dotted", "dotdash")
@@ -34,7 +34,7 @@ class Colours:
     text: str
     faint: str
     grid: str
-    uses: Mapping[Use, str]
+    uses: Mapping[NodeUse, str]
     jobs: tuple[str, ...]
     first: str
     second: str
@@ -42,7 +42,7 @@ class Colours:
     @property
     def palette(self) -> tuple[str, ...]:
         """The colours of nodes without a job and of jobs, by `place_of_job`; then the same ones faded."""
-        whole = (self.uses[Use.UNASSIGNED], *self.jobs)
+        whole = (self.uses[NodeUse.UNASSIGNED], *self.jobs)
         return (*whole, *(f"{colour}40" for colour in whole))
 
     def place_of_job(self, job_id: str) -> int:
@@ -67,11 +67,11 @@ THEMES = {
         "#565d68",
         "#e3e6ea",
         {
-            Use.TRAINING: "#0072b2",
-            Use.BOOTING: "#e69f00",
-            Use.STALLED: "#c04a00",
-            Use.STOPPING: "#b5599a",
-            Use.UNASSIGNED: "#c4c9d0",
+            NodeUse.TRAINING: "#0072b2",
+            NodeUse.BOOTING: "#e69f00",
+            NodeUse.STALLED: "#c04a00",
+            NodeUse.STOPPING: "#b5599a",
+            NodeUse.UNASSIGNED: "#c4c9d0",
         },
         ("#0072b2", "#f0503c", "#28c878", "#a028f0", "#f0a000", "#14148c", "#a05078", "#640028", "#8c0000", "#502864"),
         "#0072b2",
@@ -83,11 +83,11 @@ THEMES = {
         "#aab2bd",
         "#2c323a",
         {
-            Use.TRAINING: "#4aa8e0",
-            Use.BOOTING: "#f0b429",
-            Use.STALLED: "#f0763a",
-            Use.STOPPING: "#d98cc3",
-            Use.UNASSIGNED: "#5b636e",
+            NodeUse.TRAINING: "#4aa8e0",
+            NodeUse.BOOTING: "#f0b429",
+            NodeUse.STALLED: "#f0763a",
+            NodeUse.STOPPING: "#d98cc3",
+            NodeUse.UNASSIGNED: "#5b636e",
         },
         ("#4aa8e0", "#f06464", "#b4f0b4", "#8c14f0", "#f0b450", "#00f0f0", "#f0f000", "#a01428", "#dc0000", "#8c00a0"),
         "#4aa8e0",

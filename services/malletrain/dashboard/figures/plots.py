@@ -28,7 +28,8 @@ from bokeh.transform import linear_cmap, stack
 
 from malletrain.dashboard.figures.colours import THEMES, Colours
 from malletrain.dashboard.figures.columns import Columns
-from malletrain.observer.history import USES, Use
+from malletrain.model.node_use import NodeUse
+from malletrain.observer.history import USES
 
 _HOUR_S, _DAY_S = 3600.0, 86_400.0
 _NUMBER = """
@@ -102,7 +103,7 @@ _NARROW_PX = 450
 """Plots that are less wide have no room for a legend in one line."""
 _MAX_GAPS = 100
 """Rows up to which bars have gaps between them; gaps between narrower ones would only make them pale."""
-_HATCHES = {Use.BOOTING: "/", Use.STALLED: "x", Use.STOPPING: "."}
+_HATCHES = {NodeUse.BOOTING: "/", NodeUse.STALLED: "x", NodeUse.STOPPING: "."}
 
 
 @cache

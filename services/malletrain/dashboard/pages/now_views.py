@@ -9,15 +9,16 @@ from statistics import median
 from malletrain.allocator.utilization.definition import last_hour, utilization_of
 from malletrain.dashboard.figures.colours import Colours
 from malletrain.dashboard.pages.markup import Cell, Row, duration, number, number_cells, percent
+from malletrain.model.node_use import NodeUse
 from malletrain.observer.facts import ReleaseFact
-from malletrain.observer.history import LOST, USES, History, Minute, Use
+from malletrain.observer.history import LOST, USES, History, Minute
 
 USE_WORDS = {
-    Use.TRAINING: "trained on",
-    Use.BOOTING: "lost: workers boot",
-    Use.STALLED: "lost: stalled by rescales",
-    Use.STOPPING: "lost: a job stops",
-    Use.UNASSIGNED: "lost: no job has it",
+    NodeUse.TRAINING: "trained on",
+    NodeUse.BOOTING: "lost: workers boot",
+    NodeUse.STALLED: "lost: stalled by rescales",
+    NodeUse.STOPPING: "lost: a job stops",
+    NodeUse.UNASSIGNED: "lost: no job has it",
 }
 
 
@@ -46,7 +47,7 @@ def reclaims(releases: Iterable[ReleaseFact], since: float, until: float) -> Rec
     return Reclaims(len(seconds), median(seconds), max(seconds), sum(seconds))
 
 
-def seconds_by_use(minutes: Sequence[Minute], since: float, until: float) -> dict[Use, float]:
+def seconds_by_use(minutes: Sequence[Minute], since: float, until: float) -> dict[NodeUse, float]:
     """Node-seconds by use in a period, by whole minutes."""
     total = dict.fromkeys(USES, 0.0)
     for minute in minutes:
@@ -66,7 +67,7 @@ def now_tiles(history: History, since: float, until: float) -> list[tuple[str, s
     covered = f"of the last {duration(rated.seconds)}" if rated else "two minutes after the start"
     return [
         ("Idle nodes", number(len(history.nodes) if history.nodes is not None else None), "that we may use"),
-        ("Training", _count(counts[Use.TRAINING]), f"nodes; {_count(counts[Use.UNASSIGNED])} without a job"),
+        ("Training", _count(counts[NodeUse.TRAINING]), f"nodes; {_count(counts[NodeUse.UNASSIGNED])} without a job"),
         ("Jobs", number(training), f"train; {len(jobs) - training} wait or start"),
         lost_tile(history, until),
         ("U", percent(rated.efficiency if rated else None), covered),
@@ -98,7 +99,7 @@ def use_rows(history: History, colours: Colours, since: float, until: float) -> 
                 ),
             ),
         )
-        for use in (Use.TRAINING, *LOST)
+        for use in (NodeUse.TRAINING, *LOST)
     )
 
 

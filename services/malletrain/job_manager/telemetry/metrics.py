@@ -15,8 +15,9 @@ from malletrain.job_manager.machine.state import ManagerState
 from malletrain.job_manager.machine.state_machine import TransactionResult
 from malletrain.job_manager.machine.stimuli import ProgressNoted, Stimulus, SupervisorSeen
 from malletrain.job_manager.telemetry.measurements import measure
-from malletrain.job_manager.telemetry.node_use import NodeTime, NodeUse, UseCounter, moved_nodes
+from malletrain.job_manager.telemetry.node_use import NodeTime, UseCounter, moved_nodes
 from malletrain.model.job_state import JobState
+from malletrain.model.node_use import NodeUse
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.metrics.rows import JobRow, limit_rows
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics

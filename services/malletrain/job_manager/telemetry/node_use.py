@@ -1,10 +1,9 @@
-"""What idle nodes are used for, node by node and moment by moment. Pure."""
+"""How many idle nodes are used for what, kept up to date from change to change, and node-seconds of that. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
-from enum import StrEnum
 
 from malletrain.common.gpus import node_of
 from malletrain.job_manager.machine.job_table import JobTable
@@ -12,24 +11,14 @@ from malletrain.job_manager.machine.jobs import Job
 from malletrain.job_manager.machine.state import ManagerState
 from malletrain.job_manager.machine.stimuli import NodesChanged, Stimulus
 from malletrain.model.job_state import JobState
-
-
-class NodeUse(StrEnum):
-    """What an idle node is used for. All uses together are what the main scheduler has offered."""
-
-    TRAINING = "training"
-    BOOTING = "booting"
-    STALLED = "stalled"
-    STOPPING = "stopping"
-    UNASSIGNED = "unassigned"
+from malletrain.model.node_use import NodeUse, use_of
 
 
 class UseCounter:
     """Number of idle nodes by their use, kept up to date from change to change.
 
-    A job trains on the nodes that its workers have confirmed, also while others join; what a rescale costs the former
-    is for Monitor to measure. Nodes that have left are not offered any more and count nowhere, even if a job still
-    holds them.
+    What a rescale costs the nodes on which a job trains is for Monitor to measure. Nodes that have left are not offered
+    any more and count nowhere, even if a job still holds them.
     """
 
     def __init__(self) -> None:
@@ -106,14 +95,10 @@ def _uses(jobs: list[Job], idle: Set[str]) -> list[NodeUse]:
 
 def _uses_of(job: Job) -> Iterator[tuple[str, NodeUse]]:
     """What a job holds, each with its use."""
-    commanded = frozenset() if job.state is JobState.STOPPING else frozenset(job.commanded)
-    confirmed = frozenset(job.confirmed)
-    at_work = NodeUse.TRAINING if job.stalled_since is None else NodeUse.STALLED
+    stopping, stalled = job.state is JobState.STOPPING, job.stalled_since is not None
+    commanded, confirmed = frozenset(job.commanded), frozenset(job.confirmed)
     for name in job.held:
-        if name not in commanded:
-            yield name, NodeUse.STOPPING
-        else:
-            yield name, at_work if name in confirmed else NodeUse.BOOTING
+        yield name, use_of(name, stopping=stopping, stalled=stalled, commanded=commanded, confirmed=confirmed)
 
 
 class NodeTime:
