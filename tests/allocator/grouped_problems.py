@@ -11,20 +11,10 @@ from hypothesis import strategies as st
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, NodeKind
 from malletrain.allocator.problem.objective import scale_values
-from malletrain.allocator.solvers.milp import MilpModel
-from malletrain.allocator.solvers.solver_process import SolverAnswer, SolverProcess
 from malletrain.model.topology import GroupPath, TopologyPreference, group_of
 from tests.allocator.problems import problems
 
 PATHS: list[GroupPath] = [(), ("a",), ("a", "x"), ("a", "y"), ("b", "x")]
-
-
-class Silent(SolverProcess):
-    """HiGHS does not answer in time."""
-
-    def solve(self, model: MilpModel, seconds: float) -> SolverAnswer:
-        del model, seconds
-        return SolverAnswer(None, proven=False, problem="no answer in time")
 
 
 @st.composite

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from malletrain.allocator.machine.change_gaps import ChangeGaps
-from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import ForwardPolicy, ForwardTime, ObservedChanges, start_seconds
-from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, plan_problem
+from malletrain.allocator.problem.planner import JobCurve, PlanInput, plan_problem
 from malletrain.allocator.problem.pools import PlannerOptions, split
 from malletrain.model.job_state import JobState
 from malletrain.model.scaling import ScalingPoint
-from tests.support.builders import cached_job
+from tests.support.builders import cached_job, demand, plannable, plannable_nodes
 
 CURVE = (ScalingPoint(1, 10.0), ScalingPoint(4, 30.0))
 EXPECTED = ForwardTime(120.0, ForwardPolicy.EXPECTED)
@@ -81,10 +81,10 @@ def test_every_job_can_start_even_while_its_workers_boot() -> None:
     starts = [start_seconds(5.0), start_seconds(72.0), start_seconds(30.0, 10.0)]
     assert starts[1:] == pytest.approx([120.0, 60.0])
     assert ForwardTime(10.0, ForwardPolicy.EXPECTED).of([], starts=starts) == pytest.approx(120.0)
-    job = PlannableJob("a", 1, 4)
+    job = plannable("a")
     slow = JobCurve(CURVE, 400.0, 10.0)
     options = PlannerOptions(EXPECTED, CostModel.STALL, ObjectiveMetric.THROUGHPUT)
-    asked = PlanInput((PlannableNode("n1"),), (job,), curves={"a": slow}, growth_seconds={"a": 5000.0})
+    asked = PlanInput(plannable_nodes("n1"), (job,), curves={"a": slow}, growth_seconds={"a": 5000.0})
     demand = plan_problem(asked, options).whole
     assert demand.forward_seconds == pytest.approx(400.0 * 10 / 3)
     assert demand.forward_seconds > demand.jobs[0].boot_seconds + demand.jobs[0].scale_up_seconds
@@ -92,7 +92,7 @@ def test_every_job_can_start_even_while_its_workers_boot() -> None:
 
 def test_each_pool_looks_ahead_as_far_as_its_own_jobs_need() -> None:
     jobs = tuple(
-        JobDemand(name, 1, 4, CURVE, stall, 1.0, current_nodes=(f"{name}1",))
+        demand(name, f"{name}1", high=4, curve=CURVE, scale_up_seconds=stall, scale_down_seconds=1.0)
         for name, stall in (("a", 5.0), ("b", 90.0))
     )
     whole = AllocationProblem(("a1", "b1"), 225.0, jobs)

@@ -8,18 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, ObjectiveMetric
 from malletrain.allocator.problem.objective import ScaleRates, objective_of, scale_rates, scale_values
 from malletrain.allocator.solvers.choice_table import ChoiceTable, ObjectiveParameters, best_counts
 from malletrain.model.scaling import ScalingPoint
 from tests.allocator.problems import problems
+from tests.support.builders import demand
 
 CURVE = tuple(ScalingPoint(nodes, 10.0 * nodes) for nodes in range(1, 21))
 
 
 def linear(least: int = 1, up: float = 0.0, down: float = 0.0) -> ScaleRates:
     """A job that makes 10 samples/s with each node."""
-    job = JobDemand("a", least, 20, CURVE, scale_up_seconds=up, scale_down_seconds=down)
+    job = demand("a", low=least, high=20, curve=CURVE, scale_up_seconds=up, scale_down_seconds=down)
     return scale_rates(job, ObjectiveMetric.THROUGHPUT, 20)
 
 

@@ -20,10 +20,11 @@ from malletrain.common.gpus import node_of
 from malletrain.fleet.problem import FleetPlanner
 from malletrain.model.node_needs import NodeNeeds
 from tests.allocator.fleet_plans import FORWARD, RATES, TERMS, after, curve, member, plan_input, planned
+from tests.support.builders import plannable, plannable_nodes
 
 
 def test_a_fleet_is_one_job_of_the_problem_beside_others() -> None:
-    other = PlannableJob("j0", 1, 4)
+    other = plannable("j0")
     planning, decisions, parts = planned(plan_input([other, *map(member, RATES)]))
     ids = [job.id for job in planning.plan_input.jobs]
     assert ids == ["j0", "f1"]
@@ -138,7 +139,7 @@ def test_members_get_gpus_of_nodes_that_suit_them_only() -> None:
     jobs = [replace(member(name), needs=needs) for name in ("j1", "j2", "j3")]
     kinds = {"n1": "v100", "n2": "a100", "n3": "a100", "n4": "a100"}
     nodes = tuple(PlannableNode(name, gpu_type=kind, gpus=2) for name, kind in kinds.items())
-    other = PlannableJob("k1", 1, 4)
+    other = plannable("k1")
     found = plan_input([*jobs, other])
     _, decisions, parts = planned(replace(found, nodes=nodes))
     given = {node_of(gpu) for name, gpus in parts.items() if name != "k1" for gpu in gpus}
@@ -163,7 +164,7 @@ def test_members_never_grow_to_nodes_that_do_not_suit_them(kinds: list[str], hel
     nodes = tuple(PlannableNode(f"n{place}", gpu_type=kind, gpus=2) for place, kind in enumerate(kinds))
     have = [f"n{gpu // 2}#{gpu % 2}" for gpu in held if gpu // 2 < len(nodes)]
     jobs = [replace(member(f"j{place + 1}", *have[place : place + 1]), needs=needs) for place in range(number)]
-    _, _, parts = planned(replace(plan_input([*jobs, PlannableJob("k1", 1, 4)]), nodes=nodes))
+    _, _, parts = planned(replace(plan_input([*jobs, plannable("k1")]), nodes=nodes))
     before = {node_of(gpu) for job in jobs for gpu in job.current_nodes}
     given = {node_of(gpu) for name, gpus in parts.items() if name != "k1" for gpu in gpus}
     suited = {node.name for node in nodes if node.gpu_type == "a100"}
@@ -181,7 +182,7 @@ def test_gpus_that_are_being_released_are_nobodys() -> None:
 
 
 def test_nodes_of_a_fleet_that_is_being_stopped_are_no_others() -> None:
-    found = plan_input([PlannableJob("j0", 1, 4)], ("n1", "n2"), busy_gpus={"n1#0": "f1"})
+    found = plan_input([plannable("j0")], ("n1", "n2"), busy_gpus={"n1#0": "f1"})
     _, decisions, parts = planned(found)
     assert parts == {"j0": ("n2",)}
     assert not decisions
@@ -252,7 +253,7 @@ def test_whole_nodes_are_divided_by_the_allocator() -> None:
 
 
 def test_profiles_of_others_leave_fleets_what_they_have_and_members_have_none() -> None:
-    other = PlannableJob("j0", 1, 4, current_nodes=("n3",))
+    other = plannable("j0", "n3")
     pins = {"j0": ScalePin(0, False, 99.0), "j1": ScalePin(1, True, 99.0)}
     found = plan_input([other, member("j1", "n1#0"), member("j3", "n1#1")], pins=pins)
     planning, _, parts = planned(found)
@@ -302,7 +303,7 @@ def test_members_get_permitted_scales_only() -> None:
 
 
 def test_without_fleets_nothing_is_changed() -> None:
-    found = plan_input([PlannableJob("j0", 1, 4)])
+    found = plan_input([plannable("j0")])
     planning = with_fleets(found, FORWARD, {})
     assert planning.plan_input is found
     assert planning.fleets == ()
@@ -315,7 +316,7 @@ def test_plans_fit_whatever_happens(data: st.DataObject) -> None:
     terms = replace(TERMS, planner=divider, max_nodes=data.draw(st.integers(1, 4)))
     rates = {name: data.draw(st.sampled_from([10.0, 30.0, 45.0, 50.0, 100.0])) for name in names}
     nodes = ("n1", "n2", "n3", "n4")
-    found = plan_input([PlannableJob("j0", 1, 2), *(member(name, terms=terms) for name in names)], nodes)
+    found = plan_input([plannable("j0", high=2), *(member(name, terms=terms) for name in names)], nodes)
     found = replace(found, curves={**found.curves, **{name: curve(rate) for name, rate in rates.items()}})
     before: FleetDecision | None = None
     for _ in range(5):
@@ -326,7 +327,7 @@ def test_plans_fit_whatever_happens(data: st.DataObject) -> None:
         found = after(found, parts, *data.draw(st.lists(st.sampled_from([*names, "j0"]), max_size=1)))
         there = set(data.draw(st.lists(st.sampled_from(nodes), min_size=1, unique=True)))
         left = {job.id: tuple(name for name in job.current_nodes if node_of(name) in there) for job in found.jobs}
-        found = replace(after(found, left), nodes=tuple(PlannableNode(name) for name in nodes if name in there))
+        found = replace(after(found, left), nodes=plannable_nodes(*(name for name in nodes if name in there)))
         if not any(job.member for job in found.jobs):
             return
 

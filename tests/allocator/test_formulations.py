@@ -23,6 +23,7 @@ from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.allocator.solvers.solving import solve
 from malletrain.model.scaling import ScalingPoint
 from tests.allocator.problems import brute_force, problems
+from tests.support.builders import demand
 
 SLOW = settings(deadline=None, max_examples=60)
 LIMIT = 60.0
@@ -111,46 +112,41 @@ def _with(job: JobDemand, **changes: object) -> JobDemand:
     return JobDemand(**{**job.__dict__, **changes})
 
 
-def linear(name: str, most: int = 8, rate: float = 100.0, **more: object) -> JobDemand:
-    points = (ScalingPoint(1, rate), ScalingPoint(most, rate * most))
-    return JobDemand(name, 1, most, points, **more)
-
-
 NODES = tuple(f"n{index}" for index in range(8))
 
 
 @pytest.mark.parametrize("formulation", list(Formulation))
 def test_a_step_may_exceed_half_of_the_pool(process: SolverProcess, formulation: Formulation) -> None:
-    problem = AllocationProblem(NODES, 120.0, (linear("a"),), CostModel.PAPER)
+    problem = AllocationProblem(NODES, 120.0, (demand("a"),), CostModel.PAPER)
     assert len(solve(problem, formulation, LIMIT, process).assignments[0].nodes) == 8
 
 
 @pytest.mark.parametrize("formulation", list(Formulation))
 def test_a_minimum_above_the_pool_leaves_the_others_alone(process: SolverProcess, formulation: Formulation) -> None:
     huge = JobDemand("huge", 50, 64, (ScalingPoint(64, 1e9),))
-    answer = solve(AllocationProblem(NODES, 120.0, (huge, linear("a"))), formulation, LIMIT, process)
+    answer = solve(AllocationProblem(NODES, 120.0, (huge, demand("a"))), formulation, LIMIT, process)
     assert answer.solver != "present"
     assert [len(entry.nodes) for entry in answer.assignments] == [0, 8]
 
 
 def test_stalls_are_charged_at_the_new_rate_and_starts_too() -> None:
-    job = linear("a", current_nodes=("n0", "n1"), scale_up_seconds=10.0)
+    job = demand("a", "n0", "n1", scale_up_seconds=10.0)
     grown = solve(AllocationProblem(NODES, 120.0, (job,), CostModel.STALL))
     assert grown.objective == pytest.approx((120 - 10) * 800)
-    started = solve(AllocationProblem(NODES, 120.0, (linear("a", scale_up_seconds=10.0),), CostModel.STALL))
+    started = solve(AllocationProblem(NODES, 120.0, (demand("a", scale_up_seconds=10.0),), CostModel.STALL))
     assert started.objective == pytest.approx((120 - 10) * 800)
 
 
 def test_the_paper_charges_the_old_rate_and_starts_are_free() -> None:
-    job = linear("a", current_nodes=("n0", "n1"), scale_up_seconds=10.0)
+    job = demand("a", "n0", "n1", scale_up_seconds=10.0)
     grown = solve(AllocationProblem(NODES, 120.0, (job,), CostModel.PAPER))
     assert grown.objective == pytest.approx(120 * 800 - 10 * 200)
-    started = solve(AllocationProblem(NODES, 120.0, (linear("a", scale_up_seconds=10.0),), CostModel.PAPER))
+    started = solve(AllocationProblem(NODES, 120.0, (demand("a", scale_up_seconds=10.0),), CostModel.PAPER))
     assert started.objective == pytest.approx(120 * 800)
 
 
 def test_a_growth_that_does_not_pay_is_not_made() -> None:
-    job = linear("a", current_nodes=NODES[:7], scale_up_seconds=30.0)
+    job = demand("a", *NODES[:7], scale_up_seconds=30.0)
     answer = solve(AllocationProblem(NODES, 120.0, (job,)))
     assert answer.assignments[0].nodes == NODES[:7]
 
@@ -160,7 +156,7 @@ def test_a_growth_that_does_not_pay_is_not_made() -> None:
 def test_a_job_starts_on_nodes_that_nobody_else_wants_however_long_that_takes(
     process: SolverProcess, formulation: Formulation, up: float, boot: float
 ) -> None:
-    job = linear("a", scale_up_seconds=up, boot_seconds=boot)
+    job = demand("a", scale_up_seconds=up, boot_seconds=boot)
     answer = solve(AllocationProblem(NODES[:4], 120.0, (job,)), formulation, LIMIT, process)
     assert answer.assignments[0].nodes == NODES[:4]
     assert answer.objective > 0
@@ -170,8 +166,8 @@ def test_a_job_starts_on_nodes_that_nobody_else_wants_however_long_that_takes(
 
 
 def test_a_growth_that_pays_comes_before_a_start_that_does_not() -> None:
-    grows = linear("grows", current_nodes=NODES[:1], scale_up_seconds=18.0)
-    starts = linear("starts", scale_up_seconds=150.0)
+    grows = demand("grows", *NODES[:1], scale_up_seconds=18.0)
+    starts = demand("starts", scale_up_seconds=150.0)
     answer = solve(AllocationProblem(NODES[:4], 120.0, (starts, grows)))
     assert [len(entry.nodes) for entry in answer.assignments] == [0, 4]
     slow = replace(grows, scale_up_seconds=150.0)
@@ -180,7 +176,7 @@ def test_a_growth_that_pays_comes_before_a_start_that_does_not() -> None:
 
 
 def test_with_the_papers_costs_a_start_is_free_as_ever() -> None:
-    job = linear("a", scale_up_seconds=150.0)
+    job = demand("a", scale_up_seconds=150.0)
     answer = solve(AllocationProblem(NODES[:4], 120.0, (job,), CostModel.PAPER))
     assert answer.objective == pytest.approx(120.0 * 4 * 100.0)
 
@@ -199,7 +195,7 @@ def test_a_node_moves_only_if_the_gain_outlives_the_boot() -> None:
 
 
 def test_scaling_efficiency_treats_jobs_alike() -> None:
-    fast, slow = linear("fast", rate=7000.0), JobDemand("slow", 1, 8, (ScalingPoint(1, 10.0), ScalingPoint(8, 81.0)))
+    fast, slow = demand("fast", rate=7000.0), JobDemand("slow", 1, 8, (ScalingPoint(1, 10.0), ScalingPoint(8, 81.0)))
     throughput = solve(AllocationProblem(NODES, 120.0, (fast, slow)))
     efficiency = solve(
         AllocationProblem(NODES, 120.0, (fast, slow), objective_metric=ObjectiveMetric.SCALING_EFFICIENCY)
@@ -214,16 +210,16 @@ def test_ties_prefer_no_change_then_few_nodes_then_the_earlier_job() -> None:
     fresh = JobDemand("fresh", 1, 8, flat)
     kept = solve(AllocationProblem(NODES, 120.0, (held, fresh)))
     assert [entry.nodes for entry in kept.assignments] == [("n3", "n5"), ("n0",)]
-    one = solve(AllocationProblem(("n0",), 120.0, (linear("first"), linear("second"))))
+    one = solve(AllocationProblem(("n0",), 120.0, (demand("first"), demand("second"))))
     assert [entry.nodes for entry in one.assignments] == [("n0",), ()]
 
 
 def test_growths_take_the_nodes_that_stay_and_shrinks_give_up_those_that_leave() -> None:
     stays = {"n0": 5.0, "n1": 500.0, "n2": 50.0, "n3": 500.0}
     nodes = tuple(stays)
-    grow = solve(AllocationProblem(nodes, 120.0, (linear("a", most=2),), expected_stay_seconds=stays))
+    grow = solve(AllocationProblem(nodes, 120.0, (demand("a", high=2),), expected_stay_seconds=stays))
     assert grow.assignments[0].nodes == ("n1", "n3")
-    small = linear("a", most=2, current_nodes=("n0", "n1", "n2"))
+    small = demand("a", "n0", "n1", "n2", high=2)
     shrink = solve(AllocationProblem(nodes, 120.0, (small,), expected_stay_seconds=stays))
     assert shrink.assignments[0].nodes == ("n1", "n2")
 
@@ -231,5 +227,5 @@ def test_growths_take_the_nodes_that_stay_and_shrinks_give_up_those_that_leave()
 def test_no_jobs_and_no_nodes_are_answers_too(process: SolverProcess) -> None:
     for formulation in Formulation:
         assert solve(AllocationProblem(NODES, 120.0), formulation, LIMIT, process).assignments == ()
-        empty = solve(AllocationProblem((), 120.0, (linear("a"),)), formulation, LIMIT, process)
+        empty = solve(AllocationProblem((), 120.0, (demand("a"),)), formulation, LIMIT, process)
         assert (empty.assignments[0].nodes, empty.objective) == ((), 0.0)

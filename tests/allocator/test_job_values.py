@@ -27,6 +27,7 @@ from malletrain.model.job_value import LINEAR, ValueCurve, ValuePoint
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 from tests.allocator.problems import problems
+from tests.support.builders import demand
 
 SLOW = settings(deadline=None, max_examples=60)
 NODES = tuple(f"n{index}" for index in range(8))
@@ -131,44 +132,40 @@ def test_messages_keep_values(problem: AllocationProblem) -> None:
     )
 
 
-def straight(name: str, value: ValueCurve = LINEAR) -> JobDemand:
-    return JobDemand(name, 1, 8, (ScalingPoint(1, 100.0), ScalingPoint(8, 800.0)), value=value)
-
-
 def counts(*jobs: JobDemand) -> list[int]:
     return [len(entry.nodes) for entry in solve(AllocationProblem(NODES, 120.0, jobs)).assignments]
 
 
 def test_of_equal_jobs_with_diminishing_value_each_gets_as_much() -> None:
     root = ValueCurve(exponent=0.5)
-    assert counts(straight("a"), straight("b")) == [8, 0], "ties go to the first"
-    assert counts(straight("a", root), straight("b", root)) == [4, 4]
+    assert counts(demand("a"), demand("b")) == [8, 0], "ties go to the first"
+    assert counts(demand("a", value=root), demand("b", value=root)) == [4, 4]
 
 
 def test_a_deadline_gets_what_it_needs_and_no_more() -> None:
     urgent = ValueCurve(needed_rate=300.0, urgency=4.0)
-    fast = replace(straight("a"), weight=2.0)
-    assert counts(fast, straight("b")) == [8, 0]
-    assert counts(fast, straight("b", urgent)) == [5, 3]
+    fast = demand("a", weight=2.0)
+    assert counts(fast, demand("b")) == [8, 0]
+    assert counts(fast, demand("b", value=urgent)) == [5, 3]
 
 
 def test_a_job_that_counts_up_to_a_speedup_leaves_the_rest() -> None:
     upto = ValueCurve(points=(ValuePoint(3.0, 3.0),))
-    assert counts(replace(straight("a", upto), weight=9.0), straight("b")) == [3, 5]
+    assert counts(demand("a", value=upto, weight=9.0), demand("b")) == [3, 5]
 
 
 def test_a_job_whose_larger_batches_teach_little_leaves_nodes_to_the_other() -> None:
     """Equal curves; 8 nodes are worth 72 / (64 + 64) of a straight line to the first job, all to the other."""
     small = ValueCurve(efficiency=StatisticalEfficiency(noise_scale=64.0, batch_per_node=8.0, initial_batch=8.0))
     large = ValueCurve(efficiency=StatisticalEfficiency(noise_scale=64e4, batch_per_node=8.0, initial_batch=8.0))
-    assert worths(straight("a", small), [8]).tolist() == [800 * 72 / 128]
-    assert counts(straight("a"), straight("b")) == [8, 0]
-    assert counts(straight("a", small), straight("b", large)) == [1, 7], "on one node both are alike"
-    assert counts(straight("a", small), straight("b", small)) == [4, 4]
+    assert worths(demand("a", value=small), [8]).tolist() == [800 * 72 / 128]
+    assert counts(demand("a"), demand("b")) == [8, 0]
+    assert counts(demand("a", value=small), demand("b", value=large)) == [1, 7], "on one node both are alike"
+    assert counts(demand("a", value=small), demand("b", value=small)) == [4, 4]
 
 
 def test_curves_of_problems_are_checked() -> None:
-    problem = AllocationProblem(NODES, 120.0, (straight("a", ValueCurve(exponent=2.0)),))
+    problem = AllocationProblem(NODES, 120.0, (demand("a", value=ValueCurve(exponent=2.0)),))
     with pytest.raises(InvalidInputError, match=r"jobs\[0\]\.value\.exponent"):
         validate(problem)
 
@@ -179,15 +176,15 @@ def test_no_curve_is_worth_more_than_numbers_can_say(formulation: Formulation, m
     """A rate of next to nothing on one node made speedups infinite, and solvers fail with those."""
     curve = (ScalingPoint(1, 1e-310), ScalingPoint(4, 1e15))
     for value in (ValueCurve(exponent=0.5), ValueCurve(points=(ValuePoint(1.0, 1.0), ValuePoint(2.0, 3.0)))):
-        job = replace(straight("a", value), curve=curve)
+        job = replace(demand("a", value=value), curve=curve)
         assert np.isfinite(worths(job, range(5))).all()
-        problem = AllocationProblem(NODES, 120.0, (job, straight("b"), straight("c")), objective_metric=metric)
+        problem = AllocationProblem(NODES, 120.0, (job, demand("b"), demand("c")), objective_metric=metric)
         assert fault_of(job) == ""
         assert len(solve(problem, formulation).assignments) == 3
 
 
 def test_wrong_figures_are_found_by_either_metric() -> None:
-    job = replace(straight("a"), curve=(ScalingPoint(1, 1e-310),), weight=1e15)
+    job = demand("a", curve=(ScalingPoint(1, 1e-310),), weight=1e15)
     problem = AllocationProblem(NODES, 120.0, (job,), objective_metric=ObjectiveMetric.SCALING_EFFICIENCY)
     with pytest.raises(InvalidInputError, match="rate"):
         validate(problem)

@@ -38,13 +38,13 @@ from malletrain.allocator.machine.stimuli import (
 )
 from malletrain.allocator.problem.allocation_problem import Assignment, CostModel, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import ForwardTime
-from malletrain.allocator.problem.planner import JobCurve, PlannableNode
+from malletrain.allocator.problem.planner import JobCurve
 from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.solvers.solving import solve
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvariantError
 from malletrain.runtime.kernel.recording import Moment
-from tests.support.builders import cached_job
+from tests.support.builders import cached_job, plannable_nodes
 
 PLANNER = PlannerOptions(ForwardTime(120.0), CostModel.STALL, ObjectiveMetric.THROUGHPUT)
 OPTIONS = MachineOptions(PLANNER, coalesce_seconds=0.1)
@@ -54,7 +54,7 @@ STAYS = PeersAnswered(StayReport("t1", 1e9, 500.0, False, None, True, {"n1": Nod
 
 
 def nodes(*names: str, left: tuple[str, ...] = (), snapshot: bool = False) -> NodesReported:
-    return NodesReported(tuple(PlannableNode(name, 9.0) for name in names), left, snapshot)
+    return NodesReported(plannable_nodes(*names, expected_stay_seconds=9.0), left, snapshot)
 
 
 def profiles(*names: str) -> ProfilesReported:

@@ -1,17 +1,18 @@
 from __future__ import annotations
 
 from malletrain.allocator.machine.stimuli import PlanOutcome
-from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem, Assignment, JobDemand
+from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem, Assignment
 from malletrain.allocator.solvers.solving import solve
 from malletrain.allocator.telemetry.metrics import AllocatorMetrics
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
+from tests.support.builders import demand
 from tests.support.metrics import read
 
 PREFIX = "malletrain_allocator_"
 CURVE = (ScalingPoint(1, 10.0), ScalingPoint(3, 24.0))
 PROBLEM = AllocationProblem(
-    ("n1", "n2", "n3", "n4"), 120.0, (JobDemand("j1", 1, 3, CURVE), JobDemand("j2", 1, 3, CURVE, weight=2.0))
+    ("n1", "n2", "n3", "n4"), 120.0, (demand("j1", high=3, curve=CURVE), demand("j2", high=3, curve=CURVE, weight=2.0))
 )
 
 

@@ -11,7 +11,6 @@ from malletrain.allocator.problem.allocation_problem import AllocationProblem, F
 from malletrain.allocator.solvers.milp import Floats, MilpBuilder, MilpModel, maximise
 from malletrain.allocator.solvers.solver_process import SolverAnswer, SolverProcess
 from malletrain.allocator.solvers.solving import solve
-from malletrain.model.scaling import ScalingPoint
 from malletrain.scavenger.idle_trace import window
 from malletrain.scavenger.trace_files import read_trace
 from malletrain.simulator.replay.evaluation import Scenario
@@ -19,6 +18,7 @@ from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.presets import preset_jobs
 from malletrain.simulator.services import driven_allocator
 from malletrain.simulator.services.engine import run_services_replay
+from tests.support.builders import demand
 from tests.support.shared import shared_path
 
 NODES = tuple(f"n{index}" for index in range(8))
@@ -43,9 +43,8 @@ class LateSolver(SolverProcess):
         return SolverAnswer(model.incumbent if self.finds else None, False, LATE)
 
 
-def job(name: str, *held: str, rate: float = 10.0, most: int = 8) -> JobDemand:
-    curve = tuple(ScalingPoint(nodes, rate * nodes**0.9) for nodes in range(1, most + 1))
-    return JobDemand(name, 1, most, curve, 18.0, 12.0, current_nodes=held)
+def job(name: str, *held: str, rate: float = 10.0) -> JobDemand:
+    return demand(name, *held, rate=rate, power=0.9, scale_up_seconds=18.0, scale_down_seconds=12.0)
 
 
 def counts(problem: AllocationProblem, process: SolverProcess, formulation: Formulation) -> tuple[str, str, list[int]]:

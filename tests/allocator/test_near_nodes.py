@@ -20,7 +20,7 @@ from malletrain.allocator.problem.allocation_problem import (
     ObjectiveMetric,
 )
 from malletrain.allocator.problem.forward_time import ForwardTime
-from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, plan_problem
+from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableNode, plan_problem
 from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.problem.validation import validate
 from malletrain.allocator.solvers.kind_flow import can_be_placed
@@ -32,15 +32,16 @@ from malletrain.model.scaling import ScalingPoint
 from malletrain.model.topology import GroupPath, NodeTree, TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import allocator_pb2
+from tests.support.builders import demand, plannable
 
 SLOW = settings(deadline=None, max_examples=200)
 NEAR, NONE = TopologyPreference.PREFER, TopologyPreference.NONE
 Case = tuple[AllocationProblem, list[int]]
 
 
-def demand(name: str, *held: str, topology: TopologyPreference = NEAR) -> JobDemand:
+def near(name: str, *held: str, topology: TopologyPreference = NEAR) -> JobDemand:
     curve = (ScalingPoint(1, 10.0), ScalingPoint(64, 400.0))
-    return JobDemand(name, 1, 64, curve, current_nodes=held, topology=topology)
+    return demand(name, *held, high=64, curve=curve, topology=topology)
 
 
 def machine(spines: int, racks: int, nodes: int) -> dict[str, GroupPath]:
@@ -74,7 +75,7 @@ def cases(draw: st.DrawFn) -> Case:
     jobs, counts, left = [], list[int](), len(nodes)
     for index in range(3):
         held = [node for node, holder in zip(nodes, holders, strict=True) if holder == index]
-        jobs.append(demand(f"j{index}", *held, topology=draw(st.sampled_from([NEAR, NEAR, NONE]))))
+        jobs.append(near(f"j{index}", *held, topology=draw(st.sampled_from([NEAR, NEAR, NONE]))))
         counts.append(draw(st.integers(0, left)))
         left -= counts[-1]
     stays = {node: float(draw(st.integers(0, 3))) for node in nodes}
@@ -162,7 +163,7 @@ def test_large_problems_do_not_take_long_and_span_few_groups() -> None:
     nodes = list(paths)
     rng.shuffle(nodes)
     counts = [rng.choice([1, 2, 4, 8, 16]) for _ in range(250)]
-    problem = problem_of(paths, *(demand(f"j{index}") for index in range(250)), nodes=nodes)
+    problem = problem_of(paths, *(near(f"j{index}") for index in range(250)), nodes=nodes)
     found = placed(problem, *counts)
     tree = NodeTree.of(nodes, paths)
     assert [len(found[f"j{index}"]) for index in range(250)] == counts
@@ -171,31 +172,31 @@ def test_large_problems_do_not_take_long_and_span_few_groups() -> None:
 
 
 def test_a_job_that_starts_gets_the_rack_that_fits_it() -> None:
-    problem = problem_of(machine(2, 2, 4), demand("a"), demand("b"))
+    problem = problem_of(machine(2, 2, 4), near("a"), near("b"))
     problem = replace(problem, nodes=tuple(name for name in problem.nodes if name != "s1r1n0"))
     assert placed(problem, 3, 4)["a"] == ("s1r1n1", "s1r1n2", "s1r1n3")
 
 
 def test_a_job_grows_in_its_own_rack_and_gives_up_what_is_far() -> None:
     nodes = machine(2, 2, 4)
-    grows = problem_of(nodes, demand("a", "s1r1n0"))
+    grows = problem_of(nodes, near("a", "s1r1n0"))
     assert placed(grows, 3)["a"] == ("s1r1n0", "s1r1n1", "s1r1n2")
-    shrinks = problem_of(nodes, demand("a", "s0r0n0", "s1r0n1", "s1r0n2", "s1r1n0"))
+    shrinks = problem_of(nodes, near("a", "s0r0n0", "s1r0n1", "s1r0n2", "s1r1n0"))
     assert placed(shrinks, 2)["a"] == ("s1r0n1", "s1r0n2")
 
 
 def test_within_a_group_the_longest_stay_comes_first() -> None:
-    problem = problem_of(machine(1, 2, 3), demand("a"))
+    problem = problem_of(machine(1, 2, 3), near("a"))
     stays = {"s0r0n0": 50.0, "s0r1n2": 40.0, "s0r1n1": 30.0, "s0r0n1": 1.0}
     problem = replace(
         problem, nodes=tuple(name for name in problem.nodes if name != "s0r0n2"), expected_stay_seconds=stays
     )
     assert placed(problem, 2)["a"] == ("s0r0n0", "s0r0n1")
-    assert placed(replace(problem, jobs=(demand("a", topology=NONE),)), 2)["a"] == ("s0r0n0", "s0r1n2")
+    assert placed(replace(problem, jobs=(near("a", topology=NONE),)), 2)["a"] == ("s0r0n0", "s0r1n2")
 
 
 def test_jobs_without_preference_take_what_is_left() -> None:
-    problem = problem_of(machine(1, 2, 2), demand("none", topology=NONE), demand("near"))
+    problem = problem_of(machine(1, 2, 2), near("none", topology=NONE), near("near"))
     problem = replace(problem, nodes=tuple(name for name in problem.nodes if name != "s0r0n0"))
     assert placed(problem, 1, 2) == {"none": ("s0r0n1",), "near": ("s0r1n0", "s0r1n1")}
 
@@ -204,8 +205,8 @@ def test_needs_and_nearness_together() -> None:
     paths = machine(1, 3, 2)
     suited = ("s0r0n0", "s0r1n0", "s0r2n0", "s0r2n1")
     kind = NodeKind(tuple(name for name in paths if name not in suited))
-    jobs = (replace(demand("a"), unsuitable_kinds=(0,)), demand("b"))
-    problem = replace(problem_of(paths, demand("a"), demand("b")), kinds=(kind,), jobs=jobs)
+    jobs = (replace(near("a"), unsuitable_kinds=(0,)), near("b"))
+    problem = replace(problem_of(paths, near("a"), near("b")), kinds=(kind,), jobs=jobs)
     found = placed(problem, 2, 2)
     assert found["a"] == ("s0r2n0", "s0r2n1")
     assert NodeTree.of(paths, paths).spans(found["b"]) == (1, 1)
@@ -235,7 +236,7 @@ def test_a_fitting_group_with_fewer_groups_inside_is_better_than_a_tighter_one()
 
 
 def test_problems_keep_their_groups_on_the_wire() -> None:
-    problem = problem_of(machine(2, 1, 2), demand("a"), demand("b", topology=NONE))
+    problem = problem_of(machine(2, 1, 2), near("a"), near("b", topology=NONE))
     assert problem_from_proto(problem_to_proto(problem)) == problem
     wider = replace(problem, paths={**problem.paths, "gone": ("s9",)})
     assert problem_from_proto(problem_to_proto(wider)) == problem
@@ -252,7 +253,7 @@ def test_problems_keep_their_groups_on_the_wire() -> None:
     ],
 )
 def test_groups_that_can_not_be_are_refused(change: object, field: str) -> None:
-    message = problem_to_proto(problem_of(machine(2, 1, 2), demand("a")))
+    message = problem_to_proto(problem_of(machine(2, 1, 2), near("a")))
     assert callable(change)
     change(message.groups)
     with pytest.raises(InvalidInputError, match=field):
@@ -260,7 +261,7 @@ def test_groups_that_can_not_be_are_refused(change: object, field: str) -> None:
 
 
 def test_an_unknown_preference_is_refused() -> None:
-    message = problem_to_proto(problem_of(machine(1, 1, 2), demand("a")))
+    message = problem_to_proto(problem_of(machine(1, 1, 2), near("a")))
     message.jobs[0].topology = 7  # type: ignore[assignment]
     with pytest.raises(InvalidInputError, match="topology"):
         problem_from_proto(message)
@@ -270,7 +271,7 @@ def plan_input(topology: TopologyPreference) -> PlanInput:
     paths = machine(2, 2, 2)
     nodes = tuple(PlannableNode(name, 10.0, topology=path) for name, path in paths.items())
     curve = JobCurve((ScalingPoint(1, 10.0), ScalingPoint(2, 19.0)), 1.0, 1.0)
-    job = PlannableJob("a", 2, 2, topology=topology)
+    job = plannable("a", low=2, high=2, topology=topology)
     return PlanInput(nodes, (job,), curves={"a": curve})
 
 
@@ -283,8 +284,8 @@ def test_a_plan_knows_where_nodes_are_if_a_job_minds() -> None:
 
 
 def test_an_explanation_tells_the_groups() -> None:
-    grows = replace(demand("a", "s0r0n0"), min_nodes=4, max_nodes=4)
-    problem = problem_of(machine(2, 2, 2), grows, demand("b", topology=NONE))
+    grows = replace(near("a", "s0r0n0"), min_nodes=4, max_nodes=4)
+    problem = problem_of(machine(2, 2, 2), grows, near("b", topology=NONE))
     solved = solve(problem)
     plan = allocator_pb2.Plan(problem=problem_to_proto(problem), allocation=allocation_to_proto(solved))
     found = explain_plan(plan, "a")

@@ -38,8 +38,7 @@ from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
 from malletrain.allocator.solvers.choice_table import groups_of, present_counts
 from malletrain.allocator.solvers.kind_flow import can_be_placed
-from malletrain.allocator.solvers.milp import MilpModel
-from malletrain.allocator.solvers.solver_process import SolverAnswer, SolverProcess
+from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.allocator.solvers.solving import solve
 from malletrain.allocator.wire.messages import (
     allocation_to_proto,
@@ -54,7 +53,8 @@ from malletrain.runtime.errors import InvalidInputError, PreconditionError
 from malletrain.v1 import allocator_pb2, resources_pb2
 from tests.allocator.grouped_problems import brute_force, has_nodes
 from tests.allocator.problems import problems
-from tests.support.builders import job_message
+from tests.support.builders import demand, job_message, plannable
+from tests.support.solvers import Silent
 
 SLOW = settings(deadline=None, max_examples=150)
 LIMIT = 60.0
@@ -117,27 +117,24 @@ def test_without_an_answer_in_time_there_is_a_plan_all_the_same(problem: Allocat
     present = present_counts(per_job, problem.capacity, groups_of(problem))
     if can_be_placed(problem, present):
         assert answer.objective >= objective_of(per_job, present) - 1e-9
-    for entry, demand in zip(answer.assignments, problem.jobs, strict=True):
-        assert len(entry.nodes) in permitted_sizes(demand, len(problem.nodes)).tolist()
+    for entry, job in zip(answer.assignments, problem.jobs, strict=True):
+        assert len(entry.nodes) in permitted_sizes(job, len(problem.nodes)).tolist()
 
 
 def test_each_job_in_turn_gets_what_there_is() -> None:
     problem = AllocationProblem(
         nodes=("c1", "c2", "g1", "g2", "g3"),
         forward_seconds=120.0,
-        jobs=(job("a", 3, unsuitable=(0,), held=("g1",)), job("b", 3, unsuitable=(0,)), job("c", 1)),
+        jobs=(
+            demand("a", "g1", high=3, unsuitable_kinds=(0,)),
+            demand("b", high=3, unsuitable_kinds=(0,)),
+            demand("c", high=1),
+        ),
         kinds=(NodeKind(("c1", "c2")),),
     )
     answer = solve(problem, process=Silent())
     assert answer.solver == "greedy"
     assert [len(entry.nodes) for entry in answer.assignments] == [3, 0, 0]
-
-
-class Silent(SolverProcess):
-    """A solver that never answers."""
-
-    def solve(self, model: MilpModel, seconds: float) -> SolverAnswer:
-        return SolverAnswer(None, False, "the time limit passed")
 
 
 @SLOW
@@ -150,17 +147,12 @@ def test_kinds_that_suit_everybody_change_nothing(problem: AllocationProblem) ->
     assert with_kinds.objective == alone.objective
 
 
-def job(job_id: str, most: int = 2, unsuitable: tuple[int, ...] = (), held: tuple[str, ...] = ()) -> JobDemand:
-    curve = tuple(ScalingPoint(nodes, 100.0 * nodes) for nodes in range(1, most + 1))
-    return JobDemand(job_id, 1, most, curve, unsuitable_kinds=unsuitable, current_nodes=held)
-
-
 def test_a_job_that_suits_all_nodes_leaves_those_that_another_needs() -> None:
     # By expected stay alone, `a` would take g1, and `b` would wait.
     problem = AllocationProblem(
         nodes=("c1", "c2", "g1"),
         forward_seconds=120.0,
-        jobs=(job("a"), job("b", 1, unsuitable=(0,))),
+        jobs=(demand("a", high=2), demand("b", high=1, unsuitable_kinds=(0,))),
         kinds=(NodeKind(("c1", "c2")),),
         expected_stay_seconds={"g1": 900.0, "c2": 100.0},
     )
@@ -172,7 +164,7 @@ def test_of_suitable_nodes_the_ones_that_stay_longest_are_taken() -> None:
     problem = AllocationProblem(
         nodes=("c1", "g1", "g2", "g3"),
         forward_seconds=120.0,
-        jobs=(job("b", 2, unsuitable=(0,)),),
+        jobs=(demand("b", high=2, unsuitable_kinds=(0,)),),
         kinds=(NodeKind(("c1",)),),
         expected_stay_seconds={"c1": 900.0, "g2": 800.0, "g3": 700.0, "g1": 10.0},
     )
@@ -183,7 +175,7 @@ def test_a_job_keeps_nodes_that_no_longer_suit_it() -> None:
     problem = AllocationProblem(
         nodes=("c1", "g1"),
         forward_seconds=120.0,
-        jobs=(job("b", 2, unsuitable=(0,), held=("c1",)),),
+        jobs=(demand("b", "c1", high=2, unsuitable_kinds=(0,)),),
         kinds=(NodeKind(("c1",)),),
     )
     assert solve(problem).assignments[0].nodes == ("c1", "g1")
@@ -248,10 +240,10 @@ def nodes_of(problem: PlanProblem) -> dict[str, tuple[str, ...]]:
 
 def test_jobs_with_different_needs_get_the_right_nodes() -> None:
     problem = planned(
-        PlannableJob("any", 1, 4),
-        PlannableJob("gpu", 1, 4, needs=NodeNeeds(gpu="A100", excluded_nodes=("g1",))),
-        PlannableJob("both", 1, 1, needs=NodeNeeds(gpu="a100", constraint="ib&big")),
-        PlannableJob("ib", 1, 1, needs=NodeNeeds(constraint="ib|missing")),
+        plannable("any"),
+        plannable("gpu", needs=NodeNeeds(gpu="A100", excluded_nodes=("g1",))),
+        plannable("both", high=1, needs=NodeNeeds(gpu="a100", constraint="ib&big")),
+        plannable("ib", high=1, needs=NodeNeeds(constraint="ib|missing")),
     )
     assert nodes_of(problem) == {"any": ("c2",), "gpu": ("g2",), "both": ("g1",), "ib": ("c1",)}
 
@@ -260,7 +252,7 @@ def test_very_many_kinds_become_fewer_and_stay_right() -> None:
     needs = {f"j{number:02}": NodeNeeds(excluded_nodes=(f"n{number:02}",)) for number in range(99)}
     curve = JobCurve((ScalingPoint(1, 100.0),), 0.0, 0.0)
     nodes = tuple(PlannableNode(f"n{number:02}") for number in range(99))
-    jobs = tuple(PlannableJob(name, 1, 1, needs=need) for name, need in needs.items())
+    jobs = tuple(plannable(name, high=1, needs=need) for name, need in needs.items())
     options = PlannerOptions(ForwardTime(120.0), CostModel.STALL, ObjectiveMetric.THROUGHPUT)
     problem = plan_problem(PlanInput(nodes, jobs, curves=dict.fromkeys(needs, curve)), options)
     assert len(problem.whole.kinds) == 64
@@ -269,7 +261,7 @@ def test_very_many_kinds_become_fewer_and_stay_right() -> None:
 
 
 def test_a_plan_without_needs_has_no_kinds() -> None:
-    assert planned(PlannableJob("any", 1, 4)).whole.kinds == ()
+    assert planned(plannable("any")).whole.kinds == ()
 
 
 @pytest.mark.parametrize(
@@ -284,7 +276,7 @@ def test_a_plan_without_needs_has_no_kinds() -> None:
 def test_an_explanation_says_which_need_binds(
     process: SolverProcess, needs: NodeNeeds, smallest: int, binding: str
 ) -> None:
-    problem = planned(PlannableJob("j1", smallest, 4, needs=needs))
+    problem = planned(plannable("j1", low=smallest, needs=needs))
     (part,) = problem.parts
     account = PartExplainer(PlannedPart("", part, nodes_of(problem)), ByKinds(process)).job("j1")
     assert account.more_reason is Reason.UNSUITABLE_NODES
@@ -292,7 +284,7 @@ def test_an_explanation_says_which_need_binds(
 
 
 def test_a_plan_that_would_take_too_long_is_not_explained_as_a_whole() -> None:
-    problem = planned(*(PlannableJob(f"j{number}", 1, 4, needs=NodeNeeds(gpu="a100")) for number in range(300)))
+    problem = planned(*(plannable(f"j{number}", needs=NodeNeeds(gpu="a100")) for number in range(300)))
     plan = allocator_pb2.Plan(
         generation=1,
         problem=problem_to_proto(problem.whole),
@@ -303,7 +295,7 @@ def test_a_plan_that_would_take_too_long_is_not_explained_as_a_whole() -> None:
 
 
 def test_a_message_tells_all_of_it() -> None:
-    problem = planned(PlannableJob("j1", 1, 4, needs=NodeNeeds(gpu="a100"))).whole
+    problem = planned(plannable("j1", needs=NodeNeeds(gpu="a100"))).whole
     assert problem.kinds
     assert problem.jobs[0].needs == (NeedCount("GPU a100", 2),)
     assert problem_from_proto(problem_to_proto(problem)) == problem
@@ -315,12 +307,12 @@ def test_a_message_tells_all_of_it() -> None:
         ({"kinds": (NodeKind(("c9",)),)}, "kinds[0].nodes[0]"),
         ({"kinds": (NodeKind(("c1",)), NodeKind(("c1",)))}, "kinds[1].nodes[0]"),
         ({"kinds": ()}, "jobs[0].unsuitable_kinds"),
-        ({"jobs": (job("a", unsuitable=(1,)),)}, "jobs[0].unsuitable_kinds[0]"),
-        ({"jobs": (job("a", unsuitable=(-1,)),)}, "jobs[0].unsuitable_kinds[0]"),
+        ({"jobs": (demand("a", unsuitable_kinds=(1,)),)}, "jobs[0].unsuitable_kinds[0]"),
+        ({"jobs": (demand("a", unsuitable_kinds=(-1,)),)}, "jobs[0].unsuitable_kinds[0]"),
     ],
 )
 def test_kinds_that_contradict_the_problem_are_refused(change: dict[str, Any], field: str) -> None:
-    problem = AllocationProblem(("c1", "c2"), 120.0, (job("a", unsuitable=(0,)),), kinds=(NodeKind(("c1",)),))
+    problem = AllocationProblem(("c1", "c2"), 120.0, (demand("a", unsuitable_kinds=(0,)),), kinds=(NodeKind(("c1",)),))
     with pytest.raises(InvalidInputError) as error:
         solve(replace(problem, **change))
     assert error.value.field == field
@@ -336,7 +328,7 @@ def test_what_services_tell_of_nodes_and_jobs_reaches_the_plan() -> None:
 
 def test_a_measured_job_does_not_grow_to_where_too_few_nodes_suit_it() -> None:
     gpu = NodeNeeds(gpu="a100")
-    problem = planned(PlannableJob("j1", 1, 4, needs=gpu, current_nodes=("g1",)), PlannableJob("j2", 1, 4)).whole
+    problem = planned(plannable("j1", "g1", needs=gpu), plannable("j2")).whole
     pins = {nodes: apply_pins(problem, {"j1": ScalePin(nodes, grow=True, until=1e9)}) for nodes in (2, 3)}
     assert pins[2].pinned == {"j1": ("g1", "g2")}
     assert pins[3].pinned == {"j1": ("g1",)}
@@ -351,11 +343,11 @@ def test_a_job_goes_to_the_pool_whose_nodes_suit_it() -> None:
     curve = JobCurve((ScalingPoint(1, 100.0),), 0.0, 0.0)
     options = PlannerOptions(ForwardTime(120.0), CostModel.STALL, ObjectiveMetric.THROUGHPUT)
     jobs = (
-        PlannableJob("j1", 1, 1, needs=NodeNeeds(gpu="a100")),
-        PlannableJob("j2", 1, 1, needs=NodeNeeds(pool="gpu")),
+        plannable("j1", high=1, needs=NodeNeeds(gpu="a100")),
+        plannable("j2", high=1, needs=NodeNeeds(pool="gpu")),
     )
     given = {job.id: curve for job in jobs}
-    both = PlanInput((nodes[3], nodes[2]), (PlannableJob("j0", 1, 1), jobs[0]), curves={"j0": curve, "j1": curve})
+    both = PlanInput((nodes[3], nodes[2]), (plannable("j0", high=1), jobs[0]), curves={"j0": curve, "j1": curve})
     assert nodes_of(plan_problem(both, options)) == {"j0": ("c3",), "j1": ("g1",)}
     alone = [nodes_of(plan_problem(PlanInput(nodes, (one,), curves=given), options)) for one in jobs]
     assert alone == [{"j1": ("g1",)}, {"j2": ("g1",)}]

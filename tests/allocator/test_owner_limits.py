@@ -15,12 +15,11 @@ from malletrain.allocator.problem.allocation_problem import (
     AllocationProblem,
     CostModel,
     Formulation,
-    JobDemand,
     ObjectiveMetric,
 )
 from malletrain.allocator.problem.forward_time import ForwardTime
 from malletrain.allocator.problem.objective import ScaleValues, scale_rates, scale_values
-from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, build_problem
+from malletrain.allocator.problem.planner import JobCurve, PlanInput, build_problem
 from malletrain.allocator.problem.pools import PlannerOptions, split
 from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
 from malletrain.allocator.problem.validation import validate
@@ -33,6 +32,7 @@ from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 from tests.allocator.problems import problems
 from tests.allocator.test_ties import a_job, job_of
+from tests.support.builders import demand, plannable, plannable_nodes
 
 SLOW = settings(deadline=None, max_examples=60)
 LIMIT_SECONDS = 60.0
@@ -138,8 +138,8 @@ def test_ties_within_limits_change_the_fewest_jobs_and_then_take_the_fewest_node
 def test_what_one_owner_may_not_have_goes_to_the_others() -> None:
     nodes = tuple(f"n{index}" for index in range(8))
     fast = tuple(ScalingPoint(point.nodes, 9 * point.rate) for point in LINEAR)
-    jobs = (JobDemand("a1", 1, 8, fast, owner="ada"), JobDemand("a2", 1, 8, fast, owner="ada"))
-    other = JobDemand("b1", 1, 8, LINEAR, owner="bob")
+    jobs = (demand("a1", curve=fast, owner="ada"), demand("a2", curve=fast, owner="ada"))
+    other = demand("b1", curve=LINEAR, owner="bob")
     problem = AllocationProblem(nodes, 120.0, (*jobs, other), owner_limits={"ada": 3, "bob": 8})
     assert counts_of(replace(problem, owner_limits={})) == [8, 0, 0]
     assert counts_of(problem) == [3, 0, 5]
@@ -155,9 +155,7 @@ def test_many_owners_are_answered_in_little_time() -> None:
 
 
 def test_weights_multiply_what_a_job_is_worth() -> None:
-    problem = AllocationProblem(
-        ("n0", "n1"), 120.0, (JobDemand("a", 1, 8, LINEAR), JobDemand("b", 1, 8, LINEAR, weight=0.9))
-    )
+    problem = AllocationProblem(("n0", "n1"), 120.0, (demand("a", curve=LINEAR), demand("b", curve=LINEAR, weight=0.9)))
     table = ChoiceTable.of([scale_rates(job, problem.objective_metric, 2) for job in problem.jobs])
     terms = ObjectiveParameters(120.0, CostModel.STALL)
     assert table.choose([0, 0], 2, terms).counts.tolist() == [2, 0]
@@ -175,8 +173,7 @@ def test_pools_share_a_limit_and_keep_what_is_held_there() -> None:
     nodes = tuple(f"n{index}" for index in range(8))
     pools = {node: "x" if index < 4 else "y" for index, node in enumerate(nodes)}
     jobs = tuple(
-        JobDemand(name, 1, 8, LINEAR, current_nodes=held, owner="ada")
-        for name, held in (("a1", nodes[:3]), ("a2", nodes[4:5]))
+        demand(name, *held, curve=LINEAR, owner="ada") for name, held in (("a1", nodes[:3]), ("a2", nodes[4:5]))
     )
     problem = AllocationProblem(nodes, 120.0, jobs, owner_limits={"ada": 5})
     parts = split(problem, pools, ForwardTime(120.0))
@@ -201,8 +198,8 @@ def test_pools_together_never_exceed_a_limit(problem: AllocationProblem, data: s
 def test_pinned_jobs_count_and_none_is_pinned_beyond_the_limit() -> None:
     nodes = tuple(f"n{index}" for index in range(8))
     jobs = (
-        JobDemand("a1", 1, 8, LINEAR, current_nodes=nodes[:3], owner="ada"),
-        JobDemand("a2", 1, 8, LINEAR, owner="ada"),
+        demand("a1", *nodes[:3], curve=LINEAR, owner="ada"),
+        demand("a2", curve=LINEAR, owner="ada"),
     )
     problem = AllocationProblem(nodes, 120.0, jobs, owner_limits={"ada": 4})
     pinned = apply_pins(problem, {"a1": ScalePin(0, False, 1e9)})
@@ -214,8 +211,8 @@ def test_pinned_jobs_count_and_none_is_pinned_beyond_the_limit() -> None:
 def test_a_plan_names_owners_only_where_it_matters() -> None:
     options = PlannerOptions(ForwardTime(120.0), CostModel.STALL, ObjectiveMetric.THROUGHPUT)
     curve = JobCurve(LINEAR, 10.0, 5.0)
-    jobs = (PlannableJob("j1", 1, 8, owner="ada"), PlannableJob("j2", 1, 8, weight=3.0, owner="ada", share_weight=0.5))
-    given = PlanInput((PlannableNode("n0"),), jobs, curves={"j1": curve, "j2": curve})
+    jobs = (plannable("j1", high=8, owner="ada"), plannable("j2", high=8, weight=3.0, owner="ada", share_weight=0.5))
+    given = PlanInput(plannable_nodes("n0"), jobs, curves={"j1": curve, "j2": curve})
     one = build_problem(given, options)
     assert ([job.owner for job in one.jobs], one.owner_limits) == (["", ""], {})
     assert [job.weight for job in one.jobs] == [1.0, 1.5]
@@ -226,7 +223,7 @@ def test_a_plan_names_owners_only_where_it_matters() -> None:
 
 
 def test_messages_keep_owners_limits_and_weights() -> None:
-    job = JobDemand("a", 1, 8, LINEAR, weight=1.5, owner="ada", share_weight=0.5)
+    job = demand("a", curve=LINEAR, weight=1.5, owner="ada", share_weight=0.5)
     problem = AllocationProblem(("n0",), 120.0, (job,), owner_limits={"ada": 4})
     assert problem_from_proto(problem_to_proto(problem)) == problem
 

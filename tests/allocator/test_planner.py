@@ -23,14 +23,10 @@ from malletrain.model.job_state import JobState
 from malletrain.model.job_value import LINEAR, ValueCurve
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.job_values import parse_value
-from tests.support.builders import cached_job
+from tests.support.builders import cached_job, plannable_nodes
 
 OPTIONS = PlannerOptions(ForwardTime(120.0), CostModel.STALL, ObjectiveMetric.THROUGHPUT)
 CURVE = JobCurve((ScalingPoint(1, 10.0), ScalingPoint(4, 30.0)), 2.0, 0.0)
-
-
-def node(name: str, pool: str = "") -> PlannableNode:
-    return PlannableNode(name, 9.0, pool)
 
 
 def profile(name: str, pin: ScalePin | None = None) -> CachedProfile:
@@ -39,7 +35,7 @@ def profile(name: str, pin: ScalePin | None = None) -> CachedProfile:
 
 def cache() -> ClusterCache:
     found = ClusterCache()
-    found.update_nodes(map(node, ("n1", "n2", "n3")), snapshot=True)
+    found.update_nodes(plannable_nodes("n1", "n2", "n3", expected_stay_seconds=9.0), snapshot=True)
     found.update_jobs([cached_job("a", "n1"), cached_job("b"), cached_job("c", admitted=False)], snapshot=True)
     found.update_profiles(map(profile, "abc"))
     return found
@@ -57,7 +53,7 @@ def test_a_problem_holds_the_admitted_jobs_and_the_idle_nodes() -> None:
 def test_no_plan_is_made_before_both_nodes_and_jobs_are_known() -> None:
     found = ClusterCache()
     assert not found.complete
-    found.update_nodes([node("n1")], snapshot=True)
+    found.update_nodes(plannable_nodes("n1"), snapshot=True)
     assert not found.complete
     found.update_jobs([], snapshot=True)
     assert found.complete
@@ -81,7 +77,7 @@ def test_stays_of_all_nodes_count_until_a_node_leaves_or_joins_anew() -> None:
     found.update_stays([PlannableNode("n1", 70.0, "main")], {"n1": 70.0, "n2": 60.0, "n9": 5.0})
     assert found.plan_input(0.0).expected_stays == {"n1": 70.0, "n2": 60.0, "n3": 9.0}
     assert found.pool_of("n1") == "main"
-    found.update_nodes([node("n2")], ["n1"])
+    found.update_nodes(plannable_nodes("n2"), ["n1"])
     assert found.plan_input(0.0).expected_stays == {"n2": 9.0, "n3": 9.0}
     found.update_stays([PlannableNode("n3", 50.0)], {"n2": 40.0, "n3": 50.0})
     found.update_stays([PlannableNode("n2", 30.0)])
@@ -95,12 +91,12 @@ def test_a_job_of_which_nothing_has_changed_is_the_same_object_in_the_next_probl
         return build_problem(found.plan_input(0.0), OPTIONS).jobs
 
     before = demands()
-    found.update_nodes([node("n4")])
+    found.update_nodes(plannable_nodes("n4"))
     assert all(map(is_, before, demands()))
     found.update_profiles([profile("b")])
     found.update_nodes([], ["n1"])  # which job a has
     assert demands()[0].current_nodes == ()
-    found.update_nodes([node("n1")])
+    found.update_nodes(plannable_nodes("n1"))
     assert demands() == before
 
 
@@ -155,7 +151,7 @@ def test_generations_are_above_our_last_one_and_those_that_jobs_have_seen() -> N
 
 def test_a_plan_is_solved_by_pools_with_pinned_scales_first() -> None:
     found = ClusterCache()
-    found.update_nodes([node("g1", "gpu"), node("c1"), node("c2"), node("c3"), node("c4")], snapshot=True)
+    found.update_nodes([*plannable_nodes("g1", pool="gpu"), *plannable_nodes("c1", "c2", "c3", "c4")], snapshot=True)
     found.update_jobs([cached_job("a", "c1", "c2"), cached_job("b"), cached_job("d", "g1")], snapshot=True)
     found.update_profiles([profile("a", ScalePin(1, False, 50.0)), profile("b"), profile("d")])
     problem = plan_problem(found.plan_input(0.0), OPTIONS)
@@ -192,8 +188,8 @@ def test_the_input_of_a_plan_is_made_anew_only_where_something_has_changed() -> 
     assert (set(eligible.pins), set(found.plan_input(80.0).pins)) == ({"a"}, set())
     assert found.plan_input(10.0) == first, "also where the clock was set back"
     changes: tuple[Callable[[], None], ...] = (
-        lambda: found.update_nodes([node("n9")]),
-        lambda: found.update_stays([node("n9")._replace(expected_stay_seconds=99.0)]),
+        lambda: found.update_nodes(plannable_nodes("n9", expected_stay_seconds=9.0)),
+        lambda: found.update_stays(plannable_nodes("n9", expected_stay_seconds=99.0)),
         lambda: found.update_jobs([cached_job("c")]),
         lambda: found.update_profiles([profile("d")]),
         lambda: found.update_late_rates({"c": LateRate(1, 2.0)}),

@@ -44,6 +44,7 @@ from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError, PreconditionError
 from malletrain.v1 import allocator_pb2
 from tests.allocator.problems import problems
+from tests.support.builders import plannable
 
 SLOW = settings(deadline=None, max_examples=100)
 LIMIT = 60.0
@@ -116,7 +117,7 @@ def planned(
 
 
 def job(name: str, *held: str, owner: str = "ada", least: int = 1) -> PlannableJob:
-    return PlannableJob(name, least, max(4, least), current_nodes=held, owner=owner)
+    return plannable(name, *held, low=least, high=max(4, least), owner=owner)
 
 
 def counts(problem: PlanProblem) -> dict[str, int]:

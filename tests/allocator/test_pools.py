@@ -7,14 +7,9 @@ from malletrain.allocator.problem.allocation_problem import Allocation, Allocati
 from malletrain.allocator.problem.forward_time import ForwardPolicy, ForwardTime
 from malletrain.allocator.problem.pools import join, split
 from malletrain.allocator.solvers.solving import solve
-from malletrain.model.scaling import ScalingPoint
+from tests.support.builders import demand
 
-CURVE = (ScalingPoint(1, 1.0), ScalingPoint(8, 7.0))
 SURVIVAL = ForwardTime(120.0, ForwardPolicy.SURVIVAL, share=0.5, least=10.0, most=400.0)
-
-
-def job(name: str, *current: str, min_nodes: int = 1) -> JobDemand:
-    return JobDemand(name, min_nodes, 8, CURVE, current_nodes=current)
 
 
 def problem(nodes: str, *jobs: JobDemand, stays: dict[str, float] | None = None) -> AllocationProblem:
@@ -34,13 +29,13 @@ def test_the_horizon_is_fixed_or_a_share_of_the_mean_stay() -> None:
 
 
 def test_one_pool_is_the_problem_itself() -> None:
-    whole = problem("a1 a2", job("x"))
+    whole = problem("a1 a2", demand("x"))
     assert split(whole, {}, SURVIVAL) == (whole,)
     assert split(whole, pools(whole.nodes), SURVIVAL) == (whole,)
 
 
 def test_a_job_stays_in_its_pool_and_others_go_where_there_is_room() -> None:
-    whole = problem("a1 a2 b1 b2 b3", job("x", "a1"), job("y"), job("z"), job("big", min_nodes=3))
+    whole = problem("a1 a2 b1 b2 b3", demand("x", "a1"), demand("y"), demand("z"), demand("big", low=3))
     first, second = split(whole, pools(whole.nodes), ForwardTime(120.0))
     assert (first.nodes, second.nodes) == (("a1", "a2"), ("b1", "b2", "b3"))
     assert [entry.id for entry in first.jobs] == ["x"]
@@ -49,19 +44,19 @@ def test_a_job_stays_in_its_pool_and_others_go_where_there_is_room() -> None:
 
 
 def test_a_job_that_has_come_to_span_pools_gives_up_the_smaller_part() -> None:
-    whole = problem("a1 b1 b2", job("x", "a1", "b1", "b2"))
+    whole = problem("a1 b1 b2", demand("x", "a1", "b1", "b2"))
     first, second = split(whole, pools(whole.nodes), ForwardTime(120.0))
     assert first.jobs == ()
     assert second.jobs[0].current_nodes == ("b1", "b2")
 
 
 def test_each_pool_has_its_own_horizon() -> None:
-    whole = problem("a1 b1", job("x"), stays={"a1": 100.0, "b1": 600.0})
+    whole = problem("a1 b1", demand("x"), stays={"a1": 100.0, "b1": 600.0})
     assert [part.forward_seconds for part in split(whole, pools(whole.nodes), SURVIVAL)] == [50.0, 300.0]
 
 
 def test_answers_are_joined_in_the_order_of_jobs() -> None:
-    whole = problem("a1 b1", job("x"), job("y"))
+    whole = problem("a1 b1", demand("x"), demand("y"))
     answers = [
         Allocation(2.0, "OPTIMAL", "dp", 0.1, (Assignment("y", ("b1",)),)),
         Allocation(1.0, "FEASIBLE", "highs-counts", 0.2, (Assignment("x", ("a1",)),), "time limit"),
@@ -81,7 +76,7 @@ def test_no_job_spans_pools_and_no_node_is_given_twice(data: st.DataObject) -> N
     for index in range(count):
         held = data.draw(st.lists(st.sampled_from(free), unique=True, max_size=3)) if free else []
         free = [node for node in free if node not in held]
-        jobs.append(job(f"j{index}", *held, min_nodes=data.draw(st.integers(1, 3))))
+        jobs.append(demand(f"j{index}", *held, low=data.draw(st.integers(1, 3))))
     whole = problem(" ".join(nodes), *jobs)
     parts = split(whole, pools(whole.nodes), ForwardTime(120.0))
     joined = join(whole, [solve(part) for part in parts])

@@ -33,7 +33,9 @@ from malletrain.allocator.wire.messages import problem_from_proto, problem_to_pr
 from malletrain.model.scaling import ScalingPoint
 from malletrain.model.topology import GroupPath, TopologyPreference, group_of
 from malletrain.runtime.errors import InvalidInputError
-from tests.allocator.grouped_problems import Silent, brute_force, check, check_replicas, has_nodes
+from tests.allocator.grouped_problems import brute_force, check, check_replicas, has_nodes
+from tests.support.builders import demand
+from tests.support.solvers import Silent
 
 SLOW = settings(deadline=None, max_examples=300)
 LIMIT = 60.0
@@ -148,7 +150,7 @@ def replicas(name: str, size: int, most: int, *held: str, level: int = 0) -> Job
 
 
 def single(name: str, most: int, *held: str) -> JobDemand:
-    return JobDemand(name, 1, most, curve(most, 0.9), current_nodes=gpus(*held), weight=10.0)
+    return demand(name, *gpus(*held), high=most, power=0.9, weight=10.0)
 
 
 def gpus(*short: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from malletrain.allocator.problem.allocation_problem import (
 from malletrain.allocator.problem.forward_time import ForwardTime
 from malletrain.allocator.problem.group_table import GroupTable
 from malletrain.allocator.problem.objective import scale_values
-from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, plan_problem
+from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableNode, plan_problem
 from malletrain.allocator.problem.pools import PlannerOptions
 from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
 from malletrain.allocator.solvers.group_choice import settle_groups
@@ -33,8 +33,9 @@ from malletrain.model.scaling import ScalingPoint
 from malletrain.model.topology import GroupPath, TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import allocator_pb2, resources_pb2
-from tests.allocator.grouped_problems import Silent, best_at, brute_force, check, has_nodes, in_groups
-from tests.support.builders import job_message
+from tests.allocator.grouped_problems import best_at, brute_force, check, has_nodes, in_groups
+from tests.support.builders import demand, job_message, plannable
+from tests.support.solvers import Silent
 
 SLOW = settings(deadline=None, max_examples=150)
 LIMIT = 60.0
@@ -93,9 +94,8 @@ def job(
     level: int = 2,
     topology: TopologyPreference = TopologyPreference.REQUIRE,
 ) -> JobDemand:
-    curve = tuple(ScalingPoint(nodes, 100.0 * nodes**0.9) for nodes in range(1, most + 1))
     level = level if topology is TopologyPreference.REQUIRE else 0
-    return JobDemand(name, least, most, curve, current_nodes=held, topology=topology, topology_level=level)
+    return demand(name, *held, low=least, high=most, power=0.9, topology=topology, topology_level=level)
 
 
 def racks(*jobs: JobDemand) -> AllocationProblem:
@@ -152,9 +152,9 @@ def test_a_large_problem_is_solved_without_highs() -> None:
     jobs = tuple(replace(one, current_nodes=held.get(at, ())) for at, one in enumerate(jobs))
     problem = AllocationProblem(tuple(paths), 120.0, jobs, paths=paths)
     answer = solve(problem, process=Silent())
-    for demand, entry in zip(jobs, answer.assignments, strict=True):
+    for one, entry in zip(jobs, answer.assignments, strict=True):
         assert len({paths[node] for node in entry.nodes}) <= 1
-        assert set(entry.nodes) >= set(demand.current_nodes) or set(entry.nodes) <= set(demand.current_nodes)
+        assert set(entry.nodes) >= set(one.current_nodes) or set(entry.nodes) <= set(one.current_nodes)
     assert sum(len(entry.nodes) for entry in answer.assignments) > 700
     anywhere = tuple(replace(one, topology=TopologyPreference.NONE, topology_level=0) for one in jobs)
     assert answer.objective > 0.93 * solve(replace(problem, jobs=anywhere)).objective
@@ -194,16 +194,16 @@ def test_an_explanation_says_what_other_plans_would_have_lost(
     part = PlannedPart("", apply_pins(problem, {}), {entry.job_id: entry.nodes for entry in answer.assignments})
     explainer = PartExplainer(part, ByKinds(process))
     largest = max(1.0, sum(float(abs(scale_values(job, problem).values).max()) for job in problem.jobs))
-    for index, demand in enumerate(problem.jobs):
-        told = explainer.job(demand.id, all_scales=True)
+    for index, one in enumerate(problem.jobs):
+        told = explainer.job(one.id, all_scales=True)
         for worth in told.scales:
             forced = best_at(problem, index, worth.nodes)
             assert worth.possible == (forced > float("-inf"))
             if worth.possible:
                 assert worth.loss == pytest.approx(answer.objective - forced, abs=1e-6 * largest)
-        if demand.topology.requires:
+        if one.topology.requires:
             jobs = list(problem.jobs)
-            jobs[index] = replace(demand, topology=TopologyPreference.NONE, topology_level=0)
+            jobs[index] = replace(one, topology=TopologyPreference.NONE, topology_level=0)
             free = brute_force(replace(problem, jobs=tuple(jobs)))
             assert told.group_cost == pytest.approx(free - answer.objective, abs=1e-6 * largest)
 
@@ -220,7 +220,7 @@ def test_a_job_goes_to_the_pool_with_the_largest_group() -> None:
     small = [PlannableNode(f"a{number}", pool="a", topology=(f"rack{number}",)) for number in range(4)]
     large = [PlannableNode(f"b{number}", pool="b", topology=("rack9",)) for number in range(2)]
     curve = JobCurve((ScalingPoint(1, 100.0), ScalingPoint(2, 150.0)), 0.0, 0.0)
-    one = PlannableJob("j1", 1, 2, topology=TopologyPreference.REQUIRE, topology_level=1)
+    one = plannable("j1", high=2, topology=TopologyPreference.REQUIRE, topology_level=1)
     problem = plan_problem(PlanInput((*small, *large), (one,), curves={"j1": curve}), options)
     found = problem.allocation([solve(part.rest) for part in problem.parts])
     assert found.assignments[0].nodes == ("b0", "b1")

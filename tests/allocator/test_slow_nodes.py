@@ -14,6 +14,7 @@ from malletrain.allocator.wire.messages import stays_from_proto
 from malletrain.model.node_needs import NodeNeeds
 from malletrain.model.scaling import ScalingPoint
 from malletrain.v1 import scavenger_pb2
+from tests.support.builders import plannable
 
 CURVE = JobCurve(tuple(ScalingPoint(nodes, nodes * 100.0) for nodes in range(9)), 1.0, 1.0)
 NODES = tuple(PlannableNode(f"n{number}", 900.0, slow=number == 2) for number in range(4))
@@ -31,29 +32,29 @@ def nodes_of(*jobs: PlannableJob, avoid: bool = True, nodes: tuple[PlannableNode
 
 
 def test_without_the_setting_a_slow_node_is_as_any_other() -> None:
-    assert nodes_of(PlannableJob("j1", 1, 4), avoid=False) == {"j1": {"n0", "n1", "n2", "n3"}}
+    assert nodes_of(plannable("j1"), avoid=False) == {"j1": {"n0", "n1", "n2", "n3"}}
 
 
 def test_a_job_of_more_than_one_node_is_given_no_slow_one_and_a_job_of_one_node_takes_it() -> None:
-    assert nodes_of(PlannableJob("j1", 1, 4)) == {"j1": {"n0", "n1", "n3"}}
-    assert nodes_of(PlannableJob("j1", 1, 4), PlannableJob("j2", 1, 1)) == {"j1": {"n0", "n1", "n3"}, "j2": {"n2"}}
+    assert nodes_of(plannable("j1")) == {"j1": {"n0", "n1", "n3"}}
+    assert nodes_of(plannable("j1"), plannable("j2", high=1)) == {"j1": {"n0", "n1", "n3"}, "j2": {"n2"}}
 
 
 def test_a_job_gives_up_the_slow_node_that_it_has() -> None:
-    job = PlannableJob("j1", 2, 2, current_nodes=("n0", "n2"))
+    job = plannable("j1", "n0", "n2", low=2, high=2)
     (found,) = nodes_of(job).values()
     assert "n0" in found
     assert len(found - {"n2"}) == 2
 
 
 def test_a_job_for_which_the_others_are_too_few_takes_slow_nodes_too() -> None:
-    assert nodes_of(PlannableJob("j1", 4, 4)) == {"j1": {"n0", "n1", "n2", "n3"}}
-    needy = PlannableJob("j1", 2, 4, needs=NodeNeeds(excluded_nodes=("n0", "n1")))
+    assert nodes_of(plannable("j1", low=4)) == {"j1": {"n0", "n1", "n2", "n3"}}
+    needy = plannable("j1", low=2, needs=NodeNeeds(excluded_nodes=("n0", "n1")))
     assert nodes_of(needy) == {"j1": {"n2", "n3"}}, "of those that suit it otherwise"
 
 
 def test_what_stands_for_a_fleet_takes_them() -> None:
-    assert nodes_of(PlannableJob("f1", 1, 4, takes_slow=True)) == {"f1": {"n0", "n1", "n2", "n3"}}
+    assert nodes_of(plannable("f1", takes_slow=True)) == {"f1": {"n0", "n1", "n2", "n3"}}
 
 
 @pytest.mark.parametrize("told", [["n1"], []])

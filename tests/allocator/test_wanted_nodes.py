@@ -26,12 +26,9 @@ from malletrain.model.scaling import ScalingPoint
 from malletrain.model.topology import TopologyPreference
 from tests.allocator.grouped_problems import in_groups
 from tests.allocator.problems import problems
+from tests.support.builders import demand
 
 CURVE = (ScalingPoint(1, 1.0), ScalingPoint(9, 9.0))
-
-
-def demand(name: str, *current: str, wanted: Sequence[str] = ()) -> JobDemand:
-    return JobDemand(name, 1, 9, CURVE, current_nodes=current, wanted_nodes=tuple(wanted))
 
 
 def placed(problem: AllocationProblem, *counts: int) -> dict[str, set[str]]:
@@ -69,37 +66,42 @@ def test_the_same_numbers_are_the_same_nodes_whatever_stays_are_expected_by_now(
 
 
 def test_more_nodes_are_those_that_are_wanted_and_the_best_others() -> None:
-    problem = problem_of("abcdef", demand("j1", "a", wanted="abc"), stays="ef")
+    problem = problem_of("abcdef", demand("j1", "a", wanted_nodes=tuple("abc")), stays="ef")
     assert placed(problem, 2) == {"j1": {"a", "b"}}
     assert placed(problem, 4) in ({"j1": {"a", "b", "c", "e"}}, {"j1": {"a", "b", "c", "f"}})
 
 
 def test_fewer_nodes_are_without_those_that_it_has_been_told_to_give_up() -> None:
     """And these are free for the job that waits for them."""
-    problem = problem_of("abcde", demand("j1", "a", "b", "c", wanted="ac"), demand("j2", "d", wanted="bd"), stays="be")
+    problem = problem_of(
+        "abcde",
+        demand("j1", "a", "b", "c", wanted_nodes=tuple("ac")),
+        demand("j2", "d", wanted_nodes=tuple("bd")),
+        stays="be",
+    )
     assert placed(problem, 2, 2) == {"j1": {"a", "c"}, "j2": {"b", "d"}}
     assert placed(problem, 1, 3) in ({"j1": {"a"}, "j2": {"b", "d", "e"}}, {"j1": {"c"}, "j2": {"b", "d", "e"}})
 
 
 def test_nodes_that_are_gone_or_that_another_job_keeps_do_not_matter() -> None:
-    problem = problem_of("abc", demand("j1", "a", wanted=("a", "b", "gone", "c", "c")), demand("j2", "b"))
+    problem = problem_of("abc", demand("j1", "a", wanted_nodes=("a", "b", "gone", "c", "c")), demand("j2", "b"))
     assert placed(problem, 2, 1) == {"j1": {"a", "c"}, "j2": {"b"}}
 
 
 def test_nodes_that_do_not_suit_a_job_any_more_are_not_taken() -> None:
-    grows = replace(demand("j1", "a", wanted="abc"), unsuitable_kinds=(0,))
+    grows = demand("j1", "a", wanted_nodes=tuple("abc"), unsuitable_kinds=(0,))
     problem = replace(problem_of("abcd", grows), kinds=(NodeKind(("b",)),))
     assert placed(problem, 3) == {"j1": {"a", "c", "d"}}
     assert placed(problem, 2) == {"j1": {"a", "c"}}
 
 
 def test_nodes_that_are_wanted_come_before_near_ones() -> None:
-    grows = replace(demand("j1", "a", wanted="ac"), topology=TopologyPreference.PREFER)
+    grows = demand("j1", "a", wanted_nodes=tuple("ac"), topology=TopologyPreference.PREFER)
     near = {"a": ("r1",), "b": ("r1",), "c": ("r2",), "d": ("r2",)}
     problem = replace(problem_of("abcd", grows, demand("j2")), paths=near)
     assert placed(problem, 2, 0)["j1"] == {"a", "c"}
     assert placed(problem, 3, 1)["j1"] in ({"a", "b", "c"}, {"a", "c", "d"})
-    kinds = replace(problem, kinds=(NodeKind(("d",)),), jobs=(grows, replace(demand("j2"), unsuitable_kinds=(0,))))
+    kinds = replace(problem, kinds=(NodeKind(("d",)),), jobs=(grows, demand("j2", unsuitable_kinds=(0,))))
     assert placed(kinds, 2, 0)["j1"] == {"a", "c"}
 
 
@@ -122,13 +124,13 @@ def test_a_plan_that_follows_another_does_not_move_jobs_that_have_not_got_its_no
 
 def test_a_job_that_wants_nodes_has_them_before_one_that_prefers_near_ones() -> None:
     near = {"a": ("r1",), "b": ("r1",), "c": ("r2",)}
-    prefers = replace(demand("j1"), topology=TopologyPreference.PREFER)
-    problem = replace(problem_of("abc", prefers, demand("j2", wanted="a")), paths=near)
+    prefers = demand("j1", topology=TopologyPreference.PREFER)
+    problem = replace(problem_of("abc", prefers, demand("j2", wanted_nodes=tuple("a"))), paths=near)
     assert placed(problem, 2, 1) == {"j1": {"b", "c"}, "j2": {"a"}}
 
 
 def test_so_it_is_where_a_job_that_prefers_near_nodes_shrinks_among_kinds() -> None:
-    shrinks = replace(demand("j1", "a", "b", wanted="b"), topology=TopologyPreference.PREFER)
+    shrinks = demand("j1", "a", "b", wanted_nodes=tuple("b"), topology=TopologyPreference.PREFER)
     paths = dict.fromkeys("abc", ("r1",))
     problem = replace(problem_of("abc", shrinks, stays="a"), paths=paths)
     assert placed(problem, 1) == {"j1": {"b"}}

@@ -6,9 +6,11 @@ from collections.abc import Collection
 from typing import Any
 
 from malletrain.allocator.machine.cluster_cache import CachedJob
-from malletrain.allocator.problem.planner import PlannableJob
+from malletrain.allocator.problem.allocation_problem import JobDemand
+from malletrain.allocator.problem.planner import PlannableJob, PlannableNode
 from malletrain.job_manager.machine.jobs import Job, JobSpec
 from malletrain.model.job_state import JobState
+from malletrain.model.scaling import ScalingPoint
 from malletrain.observer.job_facts import JobFact
 from malletrain.v1 import resources_pb2
 
@@ -53,6 +55,44 @@ def job(number: int = 1, *nodes: str, spec: JobSpec | None = None, **fields: Any
     return Job(number=number, spec=spec or job_spec(), **{**given, **held, **fields})
 
 
+def demand(
+    name: str = "a",
+    *held: str,
+    low: int = 1,
+    high: int = 8,
+    rate: float = 100.0,
+    power: float = 1.0,
+    curve: tuple[ScalingPoint, ...] | None = None,
+    **fields: Any,
+) -> JobDemand:
+    """A job of an allocation problem, which rescales at once unless fields say otherwise.
+
+    Args:
+        name: Its identifier.
+        *held: Nodes that it has.
+        low: Its least scale in nodes.
+        high: Its largest scale in nodes.
+        rate: What it makes on one node, in samples/s.
+        power: It makes rate × nodes^power samples/s; with 1, each node adds as much as the first.
+        curve: Its scaling curve, in place of that of rate and power.
+        **fields: Other fields of it.
+    """
+    if curve is None:
+        scales = sorted({1, high}) if power == 1.0 else range(1, high + 1)
+        curve = tuple(ScalingPoint(nodes, rate * nodes**power) for nodes in scales)
+    return JobDemand(name, low, high, curve, current_nodes=held, **fields)
+
+
+def plannable(name: str = "a", *held: str, low: int = 1, high: int = 4, **fields: Any) -> PlannableJob:
+    """A job of low to high nodes that a plan may give nodes to, and that is commanded to use those that it holds."""
+    return PlannableJob(name, low, high, current_nodes=held, **fields)
+
+
+def plannable_nodes(*names: str, **fields: Any) -> tuple[PlannableNode, ...]:
+    """Idle nodes that are alike but for their names, of which no more is known than fields say."""
+    return tuple(PlannableNode(name, **fields) for name in names)
+
+
 def cached_job(
     name: str,
     *commanded: str,
@@ -67,8 +107,8 @@ def cached_job(
         "admitted": True,
         "confirmed_nodes": frozenset(commanded if confirmed is None else confirmed),
     }
-    plannable = PlannableJob(name, 1, max_nodes, current_nodes=commanded, wanted_nodes=wanted_nodes)
-    return CachedJob(plannable, **{**given, **fields})
+    plan_job = plannable(name, *commanded, high=max_nodes, wanted_nodes=wanted_nodes)
+    return CachedJob(plan_job, **{**given, **fields})
 
 
 def job_fact(job_id: str = "j1", *nodes: str, **fields: Any) -> JobFact:

@@ -26,10 +26,11 @@ from malletrain.allocator.utilization.definition import (
     utilization_of,
 )
 from malletrain.model.scaling import ScalingPoint
+from tests.support.builders import demand
 
 START = 1_000_000_020.0
-LINEAR = JobDemand("j1", 1, 4, (ScalingPoint(1, 10.0), ScalingPoint(4, 40.0)))
-STEEP = JobDemand("j2", 1, 4, (ScalingPoint(1, 30.0), ScalingPoint(2, 60.0), ScalingPoint(4, 61.0)))
+LINEAR = demand("j1", high=4, rate=10.0)
+STEEP = demand("j2", high=4, curve=(ScalingPoint(1, 30.0), ScalingPoint(2, 60.0), ScalingPoint(4, 61.0)))
 JOBS = (LINEAR, STEEP)
 
 
@@ -171,15 +172,16 @@ def test_pauses_are_stalls_and_what_a_start_takes_until_its_first_batch(
 
 
 def test_a_job_trains_at_the_largest_scale_that_it_may_have() -> None:
-    some = JobDemand("j", 2, 8, LINEAR.curve, permitted_nodes=(2, 4, 8))
+    some = demand("j", low=2, curve=LINEAR.curve, permitted_nodes=(2, 4, 8))
     assert [trained_scale(some, count) for count in range(10)] == [0, 0, 2, 2, 4, 4, 4, 4, 4, 4]
-    assert [trained_scale(JobDemand("j", 2, 3, LINEAR.curve), count) for count in range(5)] == [0, 0, 2, 3, 3]
+    few = demand("j", low=2, high=3, curve=LINEAR.curve)
+    assert [trained_scale(few, count) for count in range(5)] == [0, 0, 2, 3, 3]
 
 
 class TestBestRates:
     @given(nodes=st.integers(0, 12), least=st.integers(1, 3))
     def test_they_are_what_the_allocator_finds(self, nodes: int, least: int) -> None:
-        jobs = (LINEAR, JobDemand("j2", least, 8, STEEP.curve))
+        jobs = (LINEAR, demand("j2", low=least, curve=STEEP.curve))
         best = BestRates()
         problem = AllocationProblem(tuple(f"n{number}" for number in range(nodes)), 1.0, jobs)
         assert best(jobs, nodes) == best(jobs, nodes) == pytest.approx(choose(problem).objective)
@@ -196,6 +198,6 @@ class TestBestRates:
     def test_jobs_of_long_ago_are_forgotten(self) -> None:
         best = BestRates()
         for number in range(200):
-            assert best((JobDemand(f"j{number}", 1, 4, LINEAR.curve),), 2) == 20.0
+            assert best((demand(f"j{number}", high=4, rate=10.0),), 2) == 20.0
         assert len(best._known) < 100
         assert sum(known.table is not None for known in best._known.values()) == 1

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.allocator.machine.cluster_cache import CachedJob, CachedProfile, ClusterCache
-from malletrain.allocator.problem.planner import JobCurve, PlannableJob, PlannableNode
+from malletrain.allocator.problem.planner import JobCurve
 from malletrain.allocator.utilization.measured import WINDOW_S, MeasuredShares
 from malletrain.allocator.utilization.meter import LATE_S, MAX_GAP_S, MAX_OPEN, UseMeter
 from malletrain.allocator.utilization.present import JobPresent, PresentUse, PresentUses, present_use
 from malletrain.model.job_state import JobState
 from malletrain.model.job_terms import JobTerms
 from malletrain.model.scaling import ScalingPoint
+from tests.support.builders import cached_job, plannable_nodes
 
 START = 1_000_000_020.0
 CURVE = (ScalingPoint(1, 10.0), ScalingPoint(4, 40.0))
@@ -64,27 +65,22 @@ class TestPresentUses:
 
 def cluster(*jobs: CachedJob) -> ClusterCache:
     found = ClusterCache()
-    found.update_nodes([PlannableNode(name) for name in IDLE], snapshot=True)
+    found.update_nodes(plannable_nodes(*IDLE), snapshot=True)
     found.update_jobs(jobs, snapshot=True)
     found.update_profiles([CachedProfile(one.plannable.id, JobCurve(CURVE, 1.0, 1.0)) for one in jobs])
     return found
 
 
-def cached(name: str, state: JobState, commanded: str = "", confirmed: str = "", **changes: object) -> CachedJob:
-    plannable = PlannableJob(name, 1, 4, current_nodes=tuple(commanded.split()))
-    return CachedJob(plannable, state, True, confirmed_nodes=frozenset(confirmed.split()), **changes)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("known", "rates"),
     [
-        (cached("a", JobState.RUNNING, "n1 n2", "n1 n2"), (20.0,)),
-        (cached("a", JobState.RESCALING, "n1 n2 n3", "n1 n2"), (20.0,)),
-        (cached("a", JobState.RESCALING, "n1", "n1 n2"), (10.0,)),
-        (cached("a", JobState.STARTING, "n1", ""), (0.0,)),
-        (cached("a", JobState.WAITING), (0.0,)),
-        (cached("a", JobState.STOPPING, "n1", "n1"), ()),
-        (cached("a", JobState.WAITING, not_before=START + 1), ()),
+        (cached_job("a", "n1", "n2"), (20.0,)),
+        (cached_job("a", "n1", "n2", "n3", confirmed=["n1", "n2"], state=JobState.RESCALING), (20.0,)),
+        (cached_job("a", "n1", confirmed=["n1", "n2"], state=JobState.RESCALING), (10.0,)),
+        (cached_job("a", "n1", confirmed=[], state=JobState.STARTING), (0.0,)),
+        (cached_job("a"), (0.0,)),
+        (cached_job("a", "n1", state=JobState.STOPPING), ()),
+        (cached_job("a", not_before=START + 1), ()),
     ],
 )
 def test_a_job_trains_on_what_is_confirmed_and_commanded(known: CachedJob, rates: tuple[float, ...]) -> None:

@@ -11,14 +11,13 @@ import grpc.aio
 import pytest
 
 from malletrain.allocator.history.history_pages import utilization_page
-from malletrain.allocator.machine.cluster_cache import CachedJob, CachedProfile, ClusterCache
-from malletrain.allocator.problem.planner import JobCurve, PlannableJob, PlannableNode
+from malletrain.allocator.machine.cluster_cache import CachedProfile, ClusterCache
+from malletrain.allocator.problem.planner import JobCurve
 from malletrain.allocator.telemetry.metrics import AllocatorMetrics
 from malletrain.allocator.utilization.definition import MinuteUse, Utilization, last_hour, utilization_of
 from malletrain.allocator.utilization.meter import LATE_S
 from malletrain.allocator.utilization.recorder import UtilizationRecorder
 from malletrain.allocator.utilization.store import UtilizationStore
-from malletrain.model.job_state import JobState
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.config import Addresses, Settings
 from malletrain.runtime.database.migrating import open_database
@@ -27,6 +26,7 @@ from malletrain.runtime.kernel.peers import Peers
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from malletrain.v1 import allocator_pb2, monitor_pb2
 from tests.support.access import CREDENTIAL
+from tests.support.builders import cached_job, plannable_nodes
 from tests.support.channels import knowing_stand_ins
 from tests.support.clocks import SetClock
 from tests.support.metrics import read
@@ -54,10 +54,8 @@ class Recording:
 
     def know(self, *names: str) -> None:
         """Four idle nodes, and a job on some of them; without any, no job."""
-        job = CachedJob(
-            PlannableJob("a", 1, 4, current_nodes=names), JobState.RUNNING, True, confirmed_nodes=frozenset(names)
-        )
-        self.cluster.update_nodes([PlannableNode(f"n{number}") for number in range(1, 5)], snapshot=True)
+        job = cached_job("a", *names)
+        self.cluster.update_nodes(plannable_nodes("n1", "n2", "n3", "n4"), snapshot=True)
         self.cluster.update_jobs([job] if names else [], snapshot=True)
         self.cluster.update_profiles([CachedProfile("a", CURVE)])
 
