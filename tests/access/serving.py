@@ -27,7 +27,7 @@ UNDECLARED = "/malletrain.v1.JobManagerService/Undeclared"
 
 METHODS: dict[str, MethodDescriptor] = {
     f"/{service.full_name}/{method.name}": method
-    for file in policy._FILES
+    for file in policy.FILES
     for service in file.services_by_name.values()
     for method in service.methods
 }

@@ -94,7 +94,7 @@ def program(path: Path, script: str) -> str:
 
 
 def test_commands_are_bounded_in_time_and_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SECONDS", 0.3)
+    monkeypatch.setattr(module, "COMMAND_SECONDS", 0.3)
     slow = program(tmp_path / "slow", "exec sleep 60")
     loud = program(tmp_path / "loud", "exec yes")
     with pytest.raises(MungeError, match="slow did not end within"):

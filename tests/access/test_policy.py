@@ -30,7 +30,7 @@ def identity(role: Role, job_id: str = "") -> Identity:
 
 
 def test_every_rpc_of_every_proto_is_known() -> None:
-    known = {Path(file.name).name for file in policy._FILES}
+    known = {Path(file.name).name for file in policy.FILES}
     with_services = {path.name for path in PROTOS.glob("*.proto") if "\nservice " in path.read_text()}
     assert known == with_services
     assert len(REQUIRED_ROLES) == sum(path.read_text().count("\n  rpc ") for path in PROTOS.glob("*.proto"))

@@ -41,7 +41,7 @@ def test_all_pages_together_are_all_rows(locate: Locate, size: int, pages: int) 
 def test_pages_end_where_rows_are_large(locate: Locate, monkeypatch: pytest.MonkeyPatch) -> None:
     store = IdleStore(open_database(locate("allocator")), 100)
     store.add(rows(5))
-    monkeypatch.setattr(history_pages, "_MAX_IDLE_CHARACTERS", 30)
+    monkeypatch.setattr(history_pages, "MAX_IDLE_CHARACTERS", 30)
     found, pages = all_changes(store, 1000)
     assert found == rows(5)
     assert pages >= 3

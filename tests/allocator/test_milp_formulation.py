@@ -104,8 +104,8 @@ def test_every_plan_of_a_replayed_day_is_worth_the_same_with_both(
     trace = read_trace(shared_path("traces/summit-2021-02-week1.csv.gz"))
     scenario = Scenario.of(window(trace, 0.0, day_s, 256), day_s)
     asked: list[AllocationProblem] = []
-    answer = driven_allocator._solve
-    monkeypatch.setattr(driven_allocator, "_solve", lambda problem: (asked.append(problem), answer(problem))[1])
+    answer = driven_allocator.solve_problem
+    monkeypatch.setattr(driven_allocator, "solve_problem", lambda problem: (asked.append(problem), answer(problem))[1])
     run_services_replay(scenario.events, scenario.nodes, preset_jobs(preset), ReplayOptions(duration_s=day_s))
     assert len(asked) > 200
     for problem in asked:

@@ -72,7 +72,7 @@ def test_a_solver_killed_in_mid_solve_is_a_fallback_not_an_error(process: Solver
 def test_where_the_dynamic_programme_is_too_large_the_incumbent_or_the_present_map_serves(
     process: SolverProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solving, "_MAX_DP", 0)
+    monkeypatch.setattr(solving, "MAX_DP", 0)
     problem = hard_problem()
     held = JobDemand(**{**problem.jobs[0].__dict__, "current_nodes": ("n7", "n9")})
     problem = AllocationProblem(problem.nodes, 120.0, (held, *problem.jobs[1:]))
@@ -93,13 +93,13 @@ def test_at_a_time_out_the_better_of_the_present_map_and_the_incumbent_is_chosen
     monkeypatch: pytest.MonkeyPatch, held: tuple[str, ...], status: str
 ) -> None:
     """Such an incumbent was worth 10,200 where the present map was worth 45,600 (BFTrainer, section 3.6)."""
-    monkeypatch.setattr(solving, "_MAX_DP", 0)
+    monkeypatch.setattr(solving, "MAX_DP", 0)
     curve = (ScalingPoint(1, 100.0), ScalingPoint(4, 380.0))
     demand = JobDemand("a", 1, 4, curve, scale_down_seconds=18.0, current_nodes=held)
     problem = AllocationProblem(("n1", "n2", "n3", "n4"), 120.0, (demand,))
     late = SolverAnswer(None, False, "the time limit passed")
     per_job = [scale_values(demand, problem)]
-    counts, outcome = solving._judge(problem, per_job, Formulation.COUNTS, late, [1])
+    counts, outcome = solving.judge_answer(problem, per_job, Formulation.COUNTS, late, [1])
     assert (outcome.status, counts) == (status, [4 if held else 1])
     assert objective_of(per_job, counts) == pytest.approx(45_600.0 if held else 12_000.0)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.caller.settings import _KNOWN, caller_settings
+from malletrain.caller.settings import KNOWN, caller_settings
 from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.runtime.config import Addresses, TlsSettings
 from malletrain.runtime.errors import InvalidInputError
@@ -108,6 +108,6 @@ def test_what_is_misspelled_is_refused_with_its_line(tmp_path: Path, text: str, 
 
 
 def test_the_known_keys_are_those_of_the_services() -> None:
-    assert set(_KNOWN[""]) == set(AllSettings.model_fields)
-    assert set(_KNOWN["addresses"]) == set(Addresses.model_fields)
-    assert set(_KNOWN["tls"]) == set(TlsSettings.model_fields)
+    assert set(KNOWN[""]) == set(AllSettings.model_fields)
+    assert set(KNOWN["addresses"]) == set(Addresses.model_fields)
+    assert set(KNOWN["tls"]) == set(TlsSettings.model_fields)

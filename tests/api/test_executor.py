@@ -151,7 +151,7 @@ def test_a_wrong_option_is_refused_and_changes_nothing(
     with pytest.raises(malletrain.InvalidInputError) as caught:
         executor.update_parameters(**options)
     assert caught.value.field == field
-    assert "name" not in executor._options
+    assert "name" not in executor.parameters
 
 
 def test_options_of_submitit_are_understood(executor: Executor) -> None:
@@ -159,8 +159,8 @@ def test_options_of_submitit_are_understood(executor: Executor) -> None:
         warnings.simplefilter("always")
         executor.update_parameters(gpus_per_node=0, cpus_per_task=2, mem_gb=4, nodes=2, slurm_partition="dev")
     assert [str(warning.message).partition(" ")[0] for warning in told] == ["slurm_partition"]
-    assert executor._options["cores"] == 2
-    assert executor._options["memory"] == "4.000000G"
+    assert executor.parameters["cores"] == 2
+    assert executor.parameters["memory"] == "4.000000G"
 
 
 def test_a_folder_that_others_can_write_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:

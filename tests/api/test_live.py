@@ -36,6 +36,13 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
+def up_pid(cluster: LocalCluster) -> int:
+    """The process that looks after the services of a cluster: the child of this one that works in its folder."""
+    here = str(cluster.folder)
+    (found,) = (child.pid for child in psutil.Process().children() if here in " ".join(child.cmdline()))
+    return found
+
+
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
@@ -99,18 +106,17 @@ def test_a_job_file_is_submitted_and_printed_back(cluster: LocalCluster, tmp_pat
 
 @pytest.mark.long
 def test_a_wait_goes_on_when_jobmanager_is_killed(cluster: LocalCluster, tmp_path: Path) -> None:
-    assert cluster._process is not None
     end = tmp_path / "end"
     job = cluster.submit(until_exists(end), backend="command", workdir=tmp_path)
     found: list[str] = []
     waiter = threading.Thread(target=lambda: found.append(job.wait()))
     waiter.start()
     wait_until(lambda: job.state == "RUNNING", PATIENCE, "a running job")
-    before = service_pids(cluster._process.pid)["job_manager"]
+    before = service_pids(up_pid(cluster))["job_manager"]
     os.kill(before, signal.SIGKILL)
     assert job.state == "RUNNING"  # asked of the next JobManager
     later = cluster.submit(python("print(1)"), backend="command", workdir=tmp_path)
-    assert service_pids(cluster._process.pid)["job_manager"] != before
+    assert service_pids(up_pid(cluster))["job_manager"] != before
     assert not found
     end.touch()
     waiter.join(PATIENCE)
@@ -181,14 +187,13 @@ def test_services_that_do_not_start_say_why() -> None:
 
 @pytest.mark.long
 def test_an_array_is_submitted_listed_and_cancelled_as_one(cluster: LocalCluster, tmp_path: Path) -> None:
-    assert cluster._process is not None
     jobs = malletrain.submit_array(
         until_exists(tmp_path / "{name}"), {"name": ["a", "b", "c"]}, at_once=1, backend="command", workdir=tmp_path
     )
     array = jobs[0].array_id
     assert [job.parameters["name"] for job in jobs] == ["a", "b", "c"]
     wait_until(lambda: jobs[0].state == "RUNNING", PATIENCE, "the first job")
-    os.kill(service_pids(cluster._process.pid)["job_manager"], signal.SIGKILL)
+    os.kill(service_pids(up_pid(cluster))["job_manager"], signal.SIGKILL)
     (tmp_path / "a").touch()
     assert jobs[0].wait(PATIENCE) == "COMPLETED"
     wait_until(lambda: jobs[1].state == "RUNNING", PATIENCE, "the second job")
@@ -209,7 +214,6 @@ def test_an_array_is_submitted_listed_and_cancelled_as_one(cluster: LocalCluster
 
 @pytest.mark.long
 def test_jobs_wait_for_others_also_while_jobmanager_is_killed(cluster: LocalCluster, tmp_path: Path) -> None:
-    assert cluster._process is not None
     end = tmp_path / "end"
     order = python(f"print(open({str(tmp_path / 'model')!r}).read())")
     first = cluster.submit(until_exists(end), name="prepare", backend="command", workdir=tmp_path)
@@ -231,7 +235,7 @@ def test_jobs_wait_for_others_also_while_jobmanager_is_killed(cluster: LocalClus
     for verb in (("explain", train.id), ("job", train.id), ("jobs", "-o", "wide")):
         assert f"waits for {first.id}" in run_command(*verb, cwd=cluster.folder, timeout=PATIENCE).stdout
     wait_until(lambda: first.state == "RUNNING", PATIENCE, "the first job")
-    up = cluster._process.pid
+    up = up_pid(cluster)
     before = service_pids(up)["job_manager"]
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: service_pids(up).get("job_manager", before) != before, PATIENCE, "another JobManager")

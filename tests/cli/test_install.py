@@ -22,7 +22,7 @@ TMPFILES = Path("tmpfiles.d/malletrain.conf")
 @pytest.fixture
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a command. The test's own folder may be below one that units hide."""
-    monkeypatch.setattr("malletrain.cli.operate.install._HIDDEN", ())
+    monkeypatch.setattr("malletrain.cli.operate.install.HIDDEN_FOLDERS", ())
     command = tmp_path / "opt/bin/malletrain"
     command.parent.mkdir(parents=True)
     command.write_text("#!/bin/sh\n")

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.cli.operate.nodes import _COLUMNS as NODE_COLUMNS
-from malletrain.cli.operate.nodes import _quarantined_row, _row
+from malletrain.cli.operate.nodes import NODE_COLUMNS, node_row, quarantined_row
 from malletrain.cli.shared.layout import Column, ListingCell
 from malletrain.cli.shared.listing import ListingRow, ListingView, Output, print_listing
 from malletrain.runtime.errors import InvalidInputError
@@ -101,6 +100,6 @@ def test_colours_go_to_terminals_that_have_them(
 def test_nodes_that_are_quarantined_are_sorted_with_the_others(capsys: pytest.CaptureFixture[str], column: str) -> None:
     node = scavenger_pb2.QuarantinedNode(name="n2")
     idle = resources_pb2.Node(name="n1")
-    rows = [_row(idle, "j000001", 0.0, None), _quarantined_row(node)]
+    rows = [node_row(idle, "j000001", 0.0, None), quarantined_row(node)]
     print_listing(NODE_COLUMNS, rows, ListingView(Output.JSON, sort=column), nothing="no idle nodes")
     assert sorted(entry["name"] for entry in json.loads(capsys.readouterr().out)) == ["n1", "n2"]

@@ -139,7 +139,7 @@ def test_a_service_that_does_not_answer(open_port: Callable[[], socket.socket]) 
 
 def test_who_is_not_known_by_the_certificates_is_alive(asked: tuple[HealthServicer, HealthQuestions]) -> None:
     _, questions = asked
-    other = HealthQuestions(Peer("profiler", questions._peer.address, stand_in_authority(), "no-such-role"))
+    other = HealthQuestions(Peer("profiler", questions.peer.address, stand_in_authority(), "no-such-role"))
     assert next_answer(other) is HealthAnswer.ALIVE
     other.close()
 

@@ -59,8 +59,8 @@ class Driver:
         forks: Any = self.forks
         settings = AllSettings(state_dir=folder)
         self.runner = ServiceRunner(settings, None, lambda: None, forks, lambda: self.now)
-        self.questions = {service.name: Questions() for service in self.runner._services}
-        for service in self.runner._services:
+        self.questions = {service.name: Questions() for service in self.runner.services}
+        for service in self.runner.services:
             questions: Any = self.questions[service.name]
             service.questions = questions
         self.runner.start()

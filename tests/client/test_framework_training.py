@@ -264,7 +264,7 @@ def test_what_is_kept_is_an_option_of_all_adapters(tmp_path: Path) -> None:
     training = started(tmp_path, checkpoints_kept=3, max_checkpoint_bytes=10**9)
     for _ in range(5):
         training.passed()
-        training._checkpoints.save_and_wait(training.samples, lambda: training._content([]))
+        training.checkpoints.save_and_wait(training.samples, lambda: training._content([]))
     assert len(list(tmp_path.glob("samples-*.pt"))) == 3
     with pytest.raises(ValueError, match=r"max_checkpoint_bytes: expected .*, got 0"):
         started(tmp_path, max_checkpoint_bytes=0)

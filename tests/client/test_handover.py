@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,11 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.client import distributed, handover, node_memory
+from malletrain.client import distributed, node_memory
 from malletrain.client.handover import Handover, StateMoment, leave_whole, take_whole
 from malletrain.client.job_context import JobContext, released_seconds
 from malletrain.client.node_memory import NodeMemory, open_node_memory
-from malletrain.client.peer_shards import Offer, _LeftParts, owners_of, ways_of
+from malletrain.client.peer_shards import LeftParts, Offer, owners_of, ways_of
 from malletrain.common import environment as env
 from malletrain.common.handover_memory import HandoverMemories, LeaveNotice, read_leave_notice, write_leave_notice
 from malletrain.common.job_folder import LEAVE_FILE
@@ -35,8 +36,14 @@ def memories() -> Iterator[HandoverMemories]:
 
 
 @pytest.fixture
-def memory(memories: HandoverMemories, tmp_path: Path) -> NodeMemory:
-    return NodeMemory(memories.of("n1", 0), tmp_path, "n1", 7)
+def descriptor(memories: HandoverMemories) -> int:
+    """The file in memory that belongs to the place of `memory`."""
+    return memories.of("n1", 0)
+
+
+@pytest.fixture
+def memory(descriptor: int, tmp_path: Path) -> NodeMemory:
+    return NodeMemory(descriptor, tmp_path, "n1", 7)
 
 
 @pytest.fixture
@@ -46,8 +53,8 @@ def alone() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def bytes_in(memory: NodeMemory) -> int:
-    return os.fstat(memory._descriptor).st_size
+def bytes_in(descriptor: int) -> int:
+    return os.fstat(descriptor).st_size
 
 
 def test_each_place_has_a_memory_of_its_own_until_its_node_leaves(memories: HandoverMemories) -> None:
@@ -65,35 +72,35 @@ def test_programs_that_are_started_meanwhile_do_not_get_it(memories: HandoverMem
     assert not os.get_inheritable(memories.of("n1", 0))
 
 
-def test_what_is_left_is_read_by_the_next_worker(memory: NodeMemory, tmp_path: Path) -> None:
+def test_what_is_left_is_read_by_the_next_worker(memory: NodeMemory, tmp_path: Path, descriptor: int) -> None:
     assert memory.read() is None
     memory.begin(8).copy_(torch.arange(8, dtype=torch.uint8))
     assert memory.read() is None, "it does not count before all of it is there"
     memory.finish(120, {"a": [1, 2]}, 8)
-    left = NodeMemory(memory._descriptor, tmp_path, "n1", 8).read()
+    left = NodeMemory(descriptor, tmp_path, "n1", 8).read()
     assert left is not None
     assert (left.generation, left.samples, left.description, left.data.tolist()) == (7, 120, {"a": [1, 2]}, [*range(8)])
     del left
     memory.clear()
     assert memory.read() is None
-    assert bytes_in(memory) == 0
+    assert bytes_in(descriptor) == 0
 
 
 @pytest.mark.parametrize("cut", [1, 30, 100])
-def test_what_is_cut_does_not_count(memory: NodeMemory, cut: int) -> None:
+def test_what_is_cut_does_not_count(memory: NodeMemory, cut: int, descriptor: int) -> None:
     memory.begin(64).fill_(1)
     memory.finish(5, {"a": 1}, 64)
-    os.truncate(memory._descriptor, bytes_in(memory) - cut)
+    os.truncate(descriptor, bytes_in(descriptor) - cut)
     assert memory.read() is None
 
 
 def test_what_does_not_fit_is_refused_before_a_byte_is_taken(
-    memory: NodeMemory, monkeypatch: pytest.MonkeyPatch
+    memory: NodeMemory, monkeypatch: pytest.MonkeyPatch, descriptor: int
 ) -> None:
     monkeypatch.setattr(node_memory, "available_memory", lambda: 1000)
     with pytest.raises(OSError, match="Cannot allocate memory"):
         memory.begin(1000)
-    assert bytes_in(memory) == 0
+    assert bytes_in(descriptor) == 0
 
 
 def test_a_worker_finds_the_memory_that_it_was_given(memories: HandoverMemories, tmp_path: Path) -> None:
@@ -151,48 +158,49 @@ def content(states: list[object]) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_whole_state_is_the_same_afterwards_and_free_of_the_memory(memory: NodeMemory, tmp_path: Path) -> None:
+def test_a_whole_state_is_the_same_afterwards_and_free_of_the_memory(
+    memory: NodeMemory, tmp_path: Path, descriptor: int
+) -> None:
     write_leave_notice(tmp_path, LeaveNotice(7, frozenset({"n1"})))
     assert leave_whole(memory, 120, content, ["random"]) is Handover.DONE
     taken = take_whole(memory, 100, lambda *_: pytest.fail("nobody lacks it"))
     assert taken is not None
-    assert bytes_in(memory) == 0, "what was taken is no view of it"
+    assert bytes_in(descriptor) == 0, "what was taken is no view of it"
     assert torch.equal(taken["weight"], torch.arange(6.0).reshape(2, 3))
     assert taken["half"].dtype == torch.bfloat16
     assert (taken["states"], taken["n"]) == (["random"], 3)
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_newer_checkpoint_counts(memory: NodeMemory, tmp_path: Path) -> None:
+def test_a_newer_checkpoint_counts(memory: NodeMemory, tmp_path: Path, descriptor: int) -> None:
     write_leave_notice(tmp_path, LeaveNotice(7, frozenset({"n1"})))
     assert leave_whole(memory, 120, content, ["random"]) is Handover.DONE
     assert take_whole(memory, 121, lambda own, _: own) is None
-    assert bytes_in(memory) == 0
+    assert bytes_in(descriptor) == 0
 
 
 @pytest.mark.usefixtures("alone")
-def test_on_a_node_that_leaves_nothing_is_left(memory: NodeMemory, tmp_path: Path) -> None:
+def test_on_a_node_that_leaves_nothing_is_left(memory: NodeMemory, tmp_path: Path, descriptor: int) -> None:
     assert leave_whole(memory, 120, content, ["random"]) is Handover.BY_DISK, "nobody has said who stays"
     write_leave_notice(tmp_path, LeaveNotice(7, frozenset({"n2"})))
     assert leave_whole(memory, 120, content, ["random"]) is Handover.BY_DISK
-    assert bytes_in(memory) == 0
+    assert bytes_in(descriptor) == 0
 
 
 @pytest.mark.usefixtures("alone")
 def test_a_node_that_is_wanted_back_meanwhile_does_not_count(
-    memory: NodeMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory: NodeMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, descriptor: int
 ) -> None:
     write_leave_notice(tmp_path, LeaveNotice(7, frozenset({"n1"})))
-    write = handover._write_whole
+    finish = memory.finish
 
-    def write_slowly(*arguments: object) -> bool:
-        written = write(*arguments)  # type: ignore[arg-type]
+    def finish_late(samples: int, description: Mapping[str, Any], size: int) -> None:
+        finish(samples, description, size)
         write_leave_notice(tmp_path, LeaveNotice(7, frozenset()))
-        return written
 
-    monkeypatch.setattr(handover, "_write_whole", write_slowly)
+    monkeypatch.setattr(memory, "finish", finish_late)
     assert leave_whole(memory, 120, content, ["random"]) is Handover.SAVE_ALONE
-    assert bytes_in(memory) == 0
+    assert bytes_in(descriptor) == 0
 
 
 @pytest.mark.usefixtures("alone")
@@ -277,8 +285,8 @@ def test_parts_that_travel_are_spread() -> None:
 
 def test_the_newest_complete_state_counts_unless_the_disk_has_a_newer_one() -> None:
     old, new = StateMoment(100, 1), StateMoment(120, 2)
-    table = [_LeftParts(new, 2, (0,)), _LeftParts(old, 2, (0, 1)), None]
+    table = [LeftParts(new, 2, (0,)), LeftParts(old, 2, (0, 1)), None]
     assert owners_of(table, 90) == {0: 1, 1: 1}
-    assert owners_of([*table, _LeftParts(new, 2, (1, 0))], 90) == {0: 0, 1: 3}
+    assert owners_of([*table, LeftParts(new, 2, (1, 0))], 90) == {0: 0, 1: 3}
     assert owners_of(table, 101) == {}
     assert owners_of([None, None], -1) == {}

@@ -68,7 +68,7 @@ def read_all(reader: StepTimesReader, now: float, workers: int = 8) -> list[Work
 
     def done() -> bool:
         found.extend(reader.take())
-        return reader._reading is None or not reader._reading.is_alive()
+        return not reader.is_reading
 
     wait_until(done, 60, "the look")
     return [*found, *reader.take()]

@@ -153,7 +153,7 @@ async def test_a_start_that_does_not_return_is_given_up(monkeypatch: pytest.Monk
 
 
 async def test_commands_that_do_not_end_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MAX_UNENDED", 2)
+    monkeypatch.setattr(module, "MAX_UNENDED", 2)
     running: list[RunningCommand] = []
     try:
         for _ in range(2):

@@ -15,7 +15,7 @@ from malletrain.common.orphans import adopt_orphans
 from malletrain.common.standby.config import StandbyConfig
 from malletrain.common.worker_bootstrap import INDIFFERENT, script_of
 from malletrain.common.worker_process import WorkerProcess
-from tests.common.standby.keeping import ENVIRONMENT, JOB, PATIENCE, Kept, kept, small_environment
+from tests.common.standby.keeping import ENVIRONMENT, JOB, PATIENCE, Kept, is_forked, kept, small_environment
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.processes
@@ -111,7 +111,7 @@ def run(standby: Kept, folder: Path, arguments: list[str], *, forked: bool) -> t
     adopt_orphans()  # a fixture takes it back after each test
     standby.wait_ready()
     worker = WorkerProcess(command, str(folder), environment, log, standby=standby.manager if forked else None)
-    assert ("forked" in type(worker._process).__name__.lower()) == forked, standby.said
+    assert is_forked(worker.pid) == forked, standby.said
     wait_until(worker.is_warm, PATIENCE, "the worker")
     worker.go({"PLACE": "1"})
     wait_until(lambda: worker.poll() is not None, PATIENCE, "its end")

@@ -55,15 +55,15 @@ class Script:
             for inputs, targets in self.loader:
                 if accumulate:
                     with self.accelerator.accumulate(self.model):
-                        self._pass(inputs, targets)
+                        self.run_pass(inputs, targets)
                 else:
-                    self._pass(inputs, targets)
+                    self.run_pass(inputs, targets)
                 if self.samples >= stop_at >= 0:
                     raise InterruptedTrainingError
             self.accelerator.log({"weight": self.weights[0]})
         self.accelerator.end_training()
 
-    def _pass(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+    def run_pass(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         self.accelerator.backward((self.model(inputs) - targets).square().mean())
         self.optimizer.step()
         self.scheduler.step()
@@ -124,7 +124,7 @@ def test_an_interrupted_training_ends_like_one_that_is_not(tmp_path: Path, optio
     first = Script(tmp_path / "parts", **options)
     with pytest.raises(InterruptedTrainingError):
         first.train(stop_at=24)
-    first.accelerator.started._checkpoints.wait()
+    first.accelerator.started.checkpoints.wait()
     second = Script(tmp_path / "parts", **options)
     begun = second.samples
     second.train()
@@ -183,6 +183,6 @@ def test_what_lies_between_two_iterations_and_saves_are_phases(tmp_path: Path, m
         for _ in script.accelerator.epochs(1):
             for inputs, targets in script.loader:
                 with script.accelerator.accumulate(script.model):
-                    script._pass(inputs, targets)
+                    script.run_pass(inputs, targets)
         script.accelerator.save_state(str(tmp_path / "state"))
     assert sorted(phases) == ["evaluate", "save"]

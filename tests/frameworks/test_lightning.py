@@ -181,7 +181,7 @@ def test_an_interrupted_training_ends_like_one_that_is_not(tmp_path: Path, optio
     with pytest.raises(InterruptedTrainingError):
         first.train()
     assert first.elastic.training is not None
-    first.elastic.training._checkpoints.wait()
+    first.elastic.training.checkpoints.wait()
     second = Script(tmp_path / "parts", **options)
     second.train()
     begun = second.steps.seen[0][0]
@@ -200,7 +200,7 @@ def test_the_state_of_the_precision_plugin_goes_on(tmp_path: Path) -> None:
     with pytest.raises(InterruptedTrainingError):
         first.train()
     assert first.elastic.training is not None
-    first.elastic.training._checkpoints.wait()
+    first.elastic.training.checkpoints.wait()
     second = Script(tmp_path / "parts", plugins=scaler())
     second.train()
     assert 0 < second.steps.seen[0][0] < whole.steps.seen[-1][0]
@@ -240,7 +240,7 @@ def test_a_schedule_of_a_fixed_length_ends_with_the_training_at_any_batch(
             with pytest.raises(InterruptedTrainingError):
                 script.train()
             assert script.elastic.training is not None
-            script.elastic.training._checkpoints.wait()
+            script.elastic.training.checkpoints.wait()
         else:
             script.train()
             assert script.samples >= EPOCHS * SIZE

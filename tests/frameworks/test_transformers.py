@@ -147,7 +147,7 @@ def test_an_interrupted_training_ends_like_one_that_is_not(tmp_path: Path, elast
         first.train()
     assert interrupted.elastic is not None
     assert interrupted.elastic.training is not None
-    interrupted.elastic.training._checkpoints.wait()
+    interrupted.elastic.training.checkpoints.wait()
     rest = Rates()
     second = trainer_of(tmp_path / "parts", rest, elastic)
     second.train()

@@ -102,14 +102,14 @@ def test_a_submission_can_have_so_many_files_looked_at_and_no_more(monkeypatch: 
         next(looks)
         return 0o040755 if path == Path("/") else 0
 
-    monkeypatch.setattr(submission, "_mode", counted)
+    monkeypatch.setattr(submission, "mode_of", counted)
     path = ":".join(f"/no/{number}" for number in range(100))
     specs = [spec_message(command=[f"p{number}"], working_directory="/") for number in range(MAX_SPECS)]
     with pytest.raises(InvalidInputError, match="program that is on the services' PATH"):
         check_specs(specs, path)
     monkeypatch.setattr(
         submission,
-        "_is_program",
+        "is_program",
         lambda at, file, files: files.is_kind(at, lambda _: False, file) or file.parent.name == "99",
     )
     with pytest.raises(InvalidInputError, match="at most 20000 files have to be looked at"):
@@ -119,8 +119,8 @@ def test_a_submission_can_have_so_many_files_looked_at_and_no_more(monkeypatch: 
 
 def test_what_specs_have_in_common_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Path] = []
-    plain = submission._mode
-    monkeypatch.setattr(submission, "_mode", lambda path: (looked.append(path), plain(path))[1])
+    plain = submission.mode_of
+    monkeypatch.setattr(submission, "mode_of", lambda path: (looked.append(path), plain(path))[1])
     check_specs([spec_message(command=["sleep", "1"])] * 500, "/no/such:/bin:/usr/bin")
     assert len(looked) == len(set(looked)) <= 4
 

@@ -31,7 +31,7 @@ def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as made:
         Path(made).chmod(0o1777)
         monkeypatch.setattr(tempfile, "tempdir", made)
-        monkeypatch.setattr(folders, "_RUN", tmp_path / "none")
+        monkeypatch.setattr(folders, "RUN_FOLDER", tmp_path / "none")
         yield Path(made)
 
 

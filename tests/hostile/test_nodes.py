@@ -88,7 +88,7 @@ class Installation:
 
 @pytest.fixture(autouse=True)
 def _looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("malletrain.scavenger.acquisition.node_certificates._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("malletrain.scavenger.acquisition.node_certificates.LOOK_SECONDS", 0.1)
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def lines_of(path: Path) -> list[dict[str, object]]:
 
 
 async def test_refusals_never_push_out_what_was_allowed(apart: Path, address: str) -> None:
-    audited._REFUSALS.end()  # those of other tests
+    audited.REFUSALS.end()  # those of other tests
     apart.unlink(missing_ok=True)
     keep_refusals_apart(apart)
     request = profiler_pb2.StartProfileRequest(job_id="j000001")

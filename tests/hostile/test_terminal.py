@@ -55,10 +55,10 @@ def say_everything() -> None:
 
 def commands_of(verb: str) -> list[list[str]]:
     """The verb; of a group, each of its own."""
-    return [[verb, "inner"], [verb, "deeper", "inner"]] if verb in main._GROUPS else [[verb]]
+    return [[verb, "inner"], [verb, "deeper", "inner"]] if verb in main.GROUPS else [[verb]]
 
 
-@pytest.mark.parametrize("verb", [*main._VERBS, *main._GROUPS])
+@pytest.mark.parametrize("verb", [*main.VERBS, *main.GROUPS])
 def test_no_verb_prints_what_commands_a_terminal(
     verb: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,7 +76,7 @@ def test_no_verb_prints_what_commands_a_terminal(
             assert "\\x1b]52;c;" in text
             assert not _COMMANDS.search(text), text
         with pytest.raises(SystemExit):
-            main._end(done.exception, 1)
+            main.end_with(done.exception, 1)
     assert not _COMMANDS.search(capfd.readouterr().err)
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from malletrain.job_manager.machine.job_table import Claims
 from malletrain.job_manager.machine.plans import (
-    _idle_of,
-    _lost_nodes,
-    _migrates,
-    _moves,
-    _objection,
-    _reduce,
-    _unusable_nodes,
-    _with_present_nodes,
+    idle_of,
+    lost_nodes,
+    migrates,
+    migration_refusal,
+    objection_to,
+    reduce_part,
+    unusable_nodes,
+    with_present_nodes,
 )
 from malletrain.job_manager.machine.state import ManagerPolicy, ManagerState, Omission
 from malletrain.job_manager.machine.stimuli import PlanReceived
@@ -29,22 +29,22 @@ def plain_outcome(
     parts: dict[str, tuple[str, ...]] = {}
     omissions: list[Omission] = []
     for job_id, nodes in plan.assignments:
-        if objection := _objection(transaction, job_id, nodes):
+        if objection := objection_to(transaction, job_id, nodes):
             omissions.append(Omission(job_id, nodes, objection))
         elif (job := transaction.jobs.get(job_id)) is not None:
             parts[job_id] = nodes
-            if _migrates(job, _idle_of(transaction, nodes)):
-                parts[job_id] = _with_present_nodes(job, nodes)
+            if migrates(job, idle_of(transaction, nodes)):
+                parts[job_id] = with_present_nodes(job, nodes)
                 left_out = tuple(node for node in nodes if node not in parts[job_id])
-                omissions.append(Omission(job_id, left_out, _moves(job_id)))
-    unusable = _unusable_nodes(transaction)
+                omissions.append(Omission(job_id, left_out, migration_refusal(job_id)))
+    unusable = unusable_nodes(transaction)
     while True:
         owners = Claims.of((job for job in transaction.active() if job.id not in parts), lambda job: job.wanted)
         before = dict(parts)
         for job_id, nodes in before.items():
             job = transaction.jobs[job_id]
-            lost = _lost_nodes(transaction, job, nodes, unusable, owners)
-            fitting = _reduce(job, nodes, lost) if lost else nodes
+            lost = lost_nodes(transaction, job, nodes, unusable, owners)
+            fitting = reduce_part(job, nodes, lost) if lost else nodes
             if fitting is None:
                 del parts[job_id]
                 left_out = tuple(node for node in nodes if node not in job.wanted)

@@ -91,7 +91,7 @@ class ManagerHarness(Caller):
     address: str
 
     async def wait_for_nodes(self) -> None:
-        engine = self.manager._engine
+        engine = self.manager.engine
         await wait_until_async(lambda: engine.state.idle is not None, what="the first idle set")
 
 

@@ -52,7 +52,7 @@ class StandInSupervisor(supervisor_pb2_grpc.SupervisorServiceServicer):
 
     def _follow(self) -> None:
         for name in set(self.workers) - set(self.hosts):
-            self._kill(name)
+            self.kill(name)
         for name in set(self.hosts) - set(self.workers):
             environment = {**os.environ, **self.launch["environment"], "MALLETRAIN_NODE": name}
             log = (self.folder / "logs" / f"{name}.0.log").open("ab")
@@ -67,7 +67,7 @@ class StandInSupervisor(supervisor_pb2_grpc.SupervisorServiceServicer):
         self.version += 1
         self.changed.notify_all()
 
-    def _kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         worker = self.workers.pop(name)
         worker.send_signal(number)
         worker.wait()
@@ -119,7 +119,7 @@ class StandInSupervisor(supervisor_pb2_grpc.SupervisorServiceServicer):
         with self.changed:
             self.stopping = True
             for name in list(self.workers):
-                self._kill(name, signal.SIGTERM)
+                self.kill(name, signal.SIGTERM)
             self.version += 1
             self.changed.notify_all()
             return pb.StopResponse(state=self.state())
@@ -149,7 +149,7 @@ def main() -> None:
         with stand_in.changed:
             outcome = stand_in.outcome()
     for name in list(stand_in.workers):
-        stand_in._kill(name)
+        stand_in.kill(name)
     write_atomically(folder / "outcome.json", json.dumps({"outcome": outcome, "message": f"stand-in: {outcome}"}))
     server.stop(0.2).wait()
 

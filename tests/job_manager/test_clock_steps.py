@@ -113,7 +113,7 @@ def test_a_clock_set_back_while_no_manager_ran_does_not_hold_a_job() -> None:
 async def test_a_manager_that_runs_notices_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     section = {"restart_backoff_seconds": 50.0, "reconcile_seconds": 0.05}
     async with serve_manager(tmp_path, tmp_path / "none" / "python", **section) as manager:
-        engine = manager.manager._engine
+        engine = manager.manager.engine
         job_id = await manager.submit()
         await manager.plan(1, j1="n1")
         await wait_until_async(lambda: engine.state.jobs[job_id].not_before is not None)

@@ -114,7 +114,7 @@ def test_a_supervisor_that_could_not_write_what_it_had_to_say(small_disk: Path) 
 async def test_the_disk_is_full_for_a_while(tmp_path: Path, small_disk: Path) -> None:
     settings = {"jobs_dir": small_disk / "jobs", "restart_backoff_max_seconds": 1.0}
     async with serve_manager(tmp_path / "state", make_python(tmp_path), **settings) as harness:
-        filler, engine = fill(small_disk), harness.manager._engine
+        filler, engine = fill(small_disk), harness.manager.engine
         job_id = await harness.submit(max_restarts=0)
         for generation in (1, 2, 3):
             await harness.plan(generation, j1="n1")

@@ -103,7 +103,7 @@ def test_what_is_added_between_two_looks_is_new(logs: Logs) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_long_logs_come_by_time_in_parts(logs: Logs, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(log_reader, "_BYTES_PER_READ", 4000)
+    monkeypatch.setattr(log_reader, "BYTES_PER_READ", 4000)
     random_ = random.Random(seed)
     expected = []
     half = dict.fromkeys(("n1", "n2", "n3"), "")
@@ -125,7 +125,7 @@ def test_long_logs_come_by_time_in_parts(logs: Logs, monkeypatch: pytest.MonkeyP
 
 
 def test_of_a_thousand_files_some_parts_are_read_at_a_time(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_reader, "_BYTES_PER_READ", 2000)
+    monkeypatch.setattr(log_reader, "BYTES_PER_READ", 2000)
     for number in range(100):
         logs.add(f"n{number:03d}", 0, "half a line")  # none of these has an end
     for second in range(1, 50):
@@ -212,7 +212,7 @@ def test_of_very_short_lines_one_read_takes_fewer(logs: Logs) -> None:
 def test_lines_without_an_end_use_up_nothing_of_what_others_may_take(
     logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reader, "_BYTES_PER_READ", 100_000)
+    monkeypatch.setattr(log_reader, "BYTES_PER_READ", 100_000)
     for number in range(30):
         logs.add(f"n{number:02d}", number, "x" * 60_000, known=False)
     logs.add("n99", 100, "".join(f"{number:099d}\n" for number in range(20_000)), known=False)
@@ -263,7 +263,7 @@ def test_of_planted_times_one_read_looks_at_little(logs: Logs, monkeypatch: pyte
 
 def test_beyond_what_one_read_looks_at_the_newest_logs_have_times(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(logs, 100, b"1 1700000000000\n" * 2000 + b"100000 1700000000000\n")
-    monkeypatch.setattr(log_reader, "_TIMES_BYTES_PER_READ", 10_000)
+    monkeypatch.setattr(log_reader, "TIMES_BYTES_PER_READ", 10_000)
     parsed = Parsed(monkeypatch)
     found = [line for line in LogReader(logs.folder).read() if line.unix_ms]
     assert sum(map(len, parsed.contents)) <= 10_000

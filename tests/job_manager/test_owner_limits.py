@@ -123,7 +123,7 @@ def test_at_least_one_submission_is_possible_however_low_the_rate() -> None:
 
 
 def test_owners_who_have_long_not_submitted_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner_limits, "_MANY_OWNERS", 3)
+    monkeypatch.setattr(owner_limits, "MANY_OWNERS", 3)
     clock = ManualClock()
     buckets = OwnerBuckets(1.0, 4.0, clock)
     for name in ("ada", "bob"):
@@ -181,7 +181,7 @@ def test_jobs_of_others_do_not_count() -> None:
 
 
 def test_so_many_jobs_of_an_owner_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner_limits, "_MAX_WAITING", 3)
+    monkeypatch.setattr(owner_limits, "MAX_WAITING", 3)
     limits, machine = OwnerLimits(5, 50.0, ManualClock()), MachineHarness()
     machine(Submitted((job_spec(),), "ada"))
     machine(Submitted((job_spec(dependencies=Dependencies(("j000001",))),) * 2, "ada"))

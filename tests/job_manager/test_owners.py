@@ -138,7 +138,7 @@ async def test_the_owner_is_who_submitted_and_each_sees_what_is_theirs_to_see(pe
         assert {job.owner for job in (found, *listed)} == {"ada"}
         (assert_public if name in PUBLIC else assert_whole)(found)
         check_among_many(name, listed[0])
-    assert people.harness.manager._engine.state.jobs[people.job_id].spec.environment["API_TOKEN"] == "hunter2"
+    assert people.harness.manager.engine.state.jobs[people.job_id].spec.environment["API_TOKEN"] == "hunter2"
 
 
 async def test_what_submission_and_cancel_answer_is_the_callers_own(people: People) -> None:

@@ -95,7 +95,7 @@ def test_a_job_whose_goodput_counts_measures_its_noise_scale_unless_its_user_say
 def test_socket_paths_fit_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(prefix="mt") as short:
         monkeypatch.setattr(tempfile, "tempdir", short)
-        monkeypatch.setattr(job_folder, "_RUN", Path(short))
+        monkeypatch.setattr(job_folder, "RUN_FOLDER", Path(short))
         state_dir = Path(short) / "state"
         assert socket_path(state_dir, "j000001", 1) == state_dir / "run" / "j000001.1.sock"
         path = socket_path(tmp_path / ("d" * 100), "j000001", 2)

@@ -111,7 +111,7 @@ async def test_growth_takes_nodes_from_a_job_that_shrinks(harness: ManagerHarnes
 
 async def test_each_gpu_has_a_worker_unless_the_job_says_otherwise(harness: ManagerHarness) -> None:
     harness.scavenger.tell(joined="g1 g2 g3")
-    await wait_until_async(lambda: {"g1", "g2", "g3"} <= (harness.manager._engine.state.idle or set()))
+    await wait_until_async(lambda: {"g1", "g2", "g3"} <= (harness.manager.engine.state.idle or set()))
     by_gpu, asked = await harness.submit(), await harness.submit(slots_per_node=3)
     await harness.plan(1, j1="g1", j2="g3")
     await harness.until(by_gpu, "RUNNING")

@@ -43,7 +43,7 @@ def test_it_waits_until_it_may_start_and_is_looked_after_then(starter: Superviso
     found = []
     for may_start in (False, True, False):
         starter.tend_standby([SPEC], may_start=may_start)
-        found.append(starter._standby.pids)
+        found.append(starter.standby_pids)
     assert found[0] == set()
     assert len(found[1]) == 1
     assert found[1] == found[2]
@@ -52,18 +52,18 @@ def test_it_waits_until_it_may_start_and_is_looked_after_then(starter: Superviso
 def test_jobs_with_variables_that_matter_have_one_of_their_own(starter: SupervisorStarter) -> None:
     other = replace(SPEC, environment={"OMP_NUM_THREADS": "3"})
     assert not starter.awaits_standby(order(other)), "none may start yet"
-    assert starter._standby.pids == set()
+    assert starter.standby_pids == set()
     starter.tend_standby([SPEC], may_start=True)
-    first = starter._standby.pids
+    first = starter.standby_pids
     assert not starter.awaits_standby(order(other, "n2")), "its workers are forked on another machine"
-    assert starter._standby.pids == first
+    assert starter.standby_pids == first
     assert starter.awaits_standby(order(other))
-    both = starter._standby.pids
+    both = starter.standby_pids
     assert first < both
     assert len(both) == 2
     assert starter.awaits_standby(order(replace(SPEC, environment={"LABEL": "3"})))
     starter.tend_standby([SPEC, other], may_start=False)
-    assert starter._standby.pids == both
+    assert starter.standby_pids == both
 
 
 @pytest.mark.system
@@ -73,12 +73,12 @@ async def test_jobs_are_found_again_and_nodes_given_back_before(tmp_path: Path) 
         job_id = await earlier.submit()
         await earlier.plan(1, j1="n1 n2")
         await earlier.until(job_id, "RUNNING")
-        assert earlier.manager._engine.is_quiet
-        supervisor = earlier.manager._launcher.folder(job_id).supervisor()
+        assert earlier.manager.engine.is_quiet
+        supervisor = earlier.manager.launcher.folder(job_id).supervisor()
         assert supervisor is not None
     os.kill(supervisor.pid, signal.SIGSTOP)
     async with serve_manager(tmp_path / "state", python) as harness:
-        engine = harness.manager._engine
+        engine = harness.manager.engine
         assert not engine.is_quiet, "its supervisor has not answered"
         os.kill(supervisor.pid, signal.SIGCONT)
         await wait_until_async(lambda: engine.is_quiet)

@@ -171,7 +171,7 @@ def test_what_is_logged_is_answered_also_after_a_restart(tmp_path: Path) -> None
 def test_only_its_owner_operators_and_services_are_told_what_a_job_has_logged(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running_monitor(tmp_path) as monitor:
-            monitor.service._budget.note_owners([("j1", "ada")], snapshot=True)
+            monitor.service.budget.note_owners([("j1", "ada")], snapshot=True)
             await send(monitor, report(metric(1)))
             address = stand_in("monitor", monitor.address)
             for user, role, may in (

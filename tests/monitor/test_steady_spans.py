@@ -73,7 +73,7 @@ def test_whole_batches_count_as_their_records_do(
     assert tracker.stored() == expected.stored()
     assert tracker.throughput.points() == expected.throughput.points()
     tail = FakeTrainer(nodes=2, start=5000.0)
-    tail.sequence, tail.position, tail._first = len(whole.records), 10**6, len(whole.records) + 1
+    tail.sequence, tail.position, tail.first = len(whole.records), 10**6, len(whole.records) + 1
     tail.steps(80, 0.1)
     after = tail.take()
     for judged in (tracker, expected):

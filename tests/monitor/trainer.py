@@ -21,7 +21,7 @@ class FakeTrainer:
         self.sequence = 0
         self.processed = 0
         self._pending: list[ProgressRecord] = []
-        self._first = 1
+        self.first = 1
 
     def step(self, seconds: float) -> None:
         samples = self.per_node * self.nodes
@@ -38,18 +38,18 @@ class FakeTrainer:
 
     def new_reporter(self, reporter_id: str) -> None:
         assert not self._pending, "take the batch of the reporter before"
-        self.reporter_id, self.sequence, self._first = reporter_id, 0, 1
+        self.reporter_id, self.sequence, self.first = reporter_id, 0, 1
 
     def drop(self, count: int, seconds: float) -> None:
         """Steps whose records are lost."""
         assert not self._pending
         self.steps(count, seconds)
         self._pending.clear()
-        self._first = self.sequence + 1
+        self.first = self.sequence + 1
 
     def take(self, job_id: str = "j1", dropped: int = 0) -> ReportedBatch:
         batch = ReportedBatch(
-            job_id, self.reporter_id, self._first, RecordColumns.of(self._pending), self.slots, dropped
+            job_id, self.reporter_id, self.first, RecordColumns.of(self._pending), self.slots, dropped
         )
-        self._pending, self._first = [], self.sequence + 1
+        self._pending, self.first = [], self.sequence + 1
         return batch

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 
 import pytest
 
@@ -25,11 +26,25 @@ async def test_a_closed_hub_ends_new_subscriptions_at_once() -> None:
         assert [item async for item in subscription] == []
 
 
+class Item:
+    """What is published, of which it can be seen whether it is still kept."""
+
+
+def publish(hub: Hub[Item]) -> weakref.ref[Item]:
+    """Publish an item that nobody else keeps."""
+    item = Item()
+    hub.publish(item)
+    return weakref.ref(item)
+
+
 async def test_a_watcher_that_left_costs_nothing() -> None:
-    hub: Hub[int] = Hub()
-    with hub.subscribe():
-        assert len(hub._subscriptions) == 1
-    assert len(hub._subscriptions) == 0
+    hub: Hub[Item] = Hub()
+    with hub.subscribe() as left:
+        kept = publish(hub)
+        assert kept() is not None, "it has not been read"
+    assert publish(hub)() is None
+    del left
+    assert kept() is None
 
 
 async def test_two_watchers_do_not_share_a_queue() -> None:
@@ -52,15 +67,16 @@ async def test_two_watchers_do_not_share_a_queue() -> None:
 
 
 async def test_a_watcher_that_does_not_read_has_to_begin_again_and_holds_nothing() -> None:
-    hub: Hub[int] = Hub(max_waiting=3)
+    hub: Hub[Item] = Hub(max_waiting=3)
     with hub.subscribe() as slow, hub.subscribe() as quick:
-        items = aiter(quick)
-        for item in range(5):
-            hub.publish(item)
-            assert await anext(items) == item
+        items, published = aiter(quick), []
+        for number in range(5):
+            published.append(publish(hub))
+            assert await anext(items) is published[-1]()
+            assert all(item() is not None for item in published) == (number < 3)
+        assert [item() for item in published] == [None] * 5
         with pytest.raises(SlowReaderError, match="begin again"):
             await anext(aiter(slow))
-        assert not slow._items
 
 
 async def test_what_waits_for_a_slow_watcher_is_merged_and_then_cut_off() -> None:

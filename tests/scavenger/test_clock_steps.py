@@ -169,13 +169,13 @@ async def test_a_reclaimed_node_stays_out_for_as_long_as_was_asked(tmp_path: Pat
     section = ScavengerSettings(source="static", nodes=("n1", "n2"))
     service = create(knowing_stand_ins(Settings(state_dir=tmp_path)), section, clock, CREDENTIAL)
     try:
-        async for observation in service._source.observations():
-            service._events.observe(observation)
-        service._events.apply(NodesReclaimed(("n1",), 60.0))
+        async for observation in service.source.observations():
+            service.events.observe(observation)
+        service.events.apply(NodesReclaimed(("n1",), 60.0))
 
         def members() -> list[str]:
-            service._events.apply(Due())
-            return [node.name for node in service._events.machine.idle.members()]
+            service.events.apply(Due())
+            return [node.name for node in service.events.machine.idle.members()]
 
         clock.offset += step
         assert members() == ["n2"]

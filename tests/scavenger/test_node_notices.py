@@ -131,7 +131,9 @@ async def test_the_operator_is_told_once_of_each_node_and_reason(tmp_path: Path)
             for _ in range(3):
                 await fail(running, "n1")
             for _ in range(2):
-                running.service._slow.take_slow_nodes((NodeSlowness("n2", True, "a"), NodeSlowness("n3", False, "b")))
+                running.service.slow_watch.take_slow_nodes(
+                    (NodeSlowness("n2", True, "a"), NodeSlowness("n3", False, "b"))
+                )
             await wait_until_async(lambda: len(receiver.requests) == 2, 60, "two attempts")
             await wait_until_async(lambda: not pending(tmp_path), 10, "it is noted")
         assert receiver.requests[0][1] == receiver.requests[1][1], "what is tried again is the same"

@@ -11,7 +11,7 @@ import pytest
 
 from malletrain.cli.operate.doctor_checks import judge_slow_nodes
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.acquisition.agent_registry import AgentRegistry, _speed_of
+from malletrain.scavenger.acquisition.agent_registry import AgentRegistry, speed_of
 from malletrain.scavenger.machine.slow_nodes import CalledSlow, NodeSpeed, NodeSpeeds, judge, read_speeds
 from malletrain.scavenger.slow_node_watch import SlowNodeWatch
 from malletrain.scavenger.sources.schedulers.settings import NodeCheckSettings
@@ -104,7 +104,7 @@ def test_the_scavenger_stores_what_is_new_once_and_tells_who_is_slow() -> None:
 def test_figures_that_can_be_no_times_are_refused(seconds: float) -> None:
     told = agent_pb2.AgentIntroduction(speed=agent_pb2.NodeSpeed(hash_seconds=0.1, copy_seconds=seconds))
     with pytest.raises(InvalidInputError, match=r"introduction\.speed"):
-        _speed_of(told)
+        speed_of(told)
 
 
 def test_where_a_main_job_may_be_on_the_node_nothing_is_measured() -> None:

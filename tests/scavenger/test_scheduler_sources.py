@@ -279,7 +279,7 @@ async def test_bytes_that_are_no_text_are_replaced(commands: RecordedCommands) -
 
 
 async def test_a_command_that_prints_without_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands_module, "_MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(commands_module, "MAX_OUTPUT_BYTES", 1 << 20)
     with pytest.raises(SourceError, match="printed more than 1048576 bytes"):
         await run_command(["yes"], 60)
     with pytest.raises(SourceError, match="status 7: y\n\ny"):

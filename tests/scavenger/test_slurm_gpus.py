@@ -171,8 +171,8 @@ def test_gpus_need_placeholders_and_patterns_name_their_nodes() -> None:
     section = SlurmSettings(partitions=("gpu",), units="gpus", exclude=("g2",), hold=HoldSettings(queue="scavenge"))
     source = slurm_source(section, SystemClock())
     assert [query.name for query in source.queries.all()] == ["nodes", "queue", "reservations"]
-    assert source._selection.wanted("g1.gpu0")
-    assert not source._selection.wanted("g2.gpu0")
+    assert source.selection.wanted("g1.gpu0")
+    assert not source.selection.wanted("g2.gpu0")
 
 
 def test_the_innermost_group_of_a_gpu_is_its_node() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import malletrain
 from malletrain.caller.searching.space import parse_space
-from malletrain.caller.searching.start import SEARCH_KEYS, SearchRequest, _check_request, in_file, read_search_file
+from malletrain.caller.searching.start import SEARCH_KEYS, SearchRequest, check_request, in_file, read_search_file
 from malletrain.cli.jobs.needs import parse_nodes
 from malletrain.runtime.errors import InvalidInputError
 
@@ -44,7 +44,7 @@ def test_a_search_file() -> None:
         *("resnet", 4, "accuracy", 12, 3, 7),
     )
     assert parse_space(asked.space).keys() == {"lr", "optimizer"}
-    _check_request(asked)
+    check_request(asked)
 
 
 def test_the_same_can_be_said_in_a_file_and_in_python() -> None:
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_told_with_its_line(before: str, after: str, words: str
     text = WHOLE.replace(before, after)
     assert text != WHOLE
     with pytest.raises(InvalidInputError) as caught:
-        _check_request(read(text))
+        check_request(read(text))
     assert re.match(words, str(in_file(caught.value, text, "s.toml")))
 
 

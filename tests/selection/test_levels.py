@@ -27,7 +27,7 @@ def over_arrays() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "best_selection", levels.best_selection)
         patch.setattr(search, "pareto_front", levels.pareto_front)
-        patch.setattr(genetic, "_evolve", generations.evolve)
+        patch.setattr(genetic, "evolve", generations.evolve)
         yield
 
 
@@ -84,7 +84,7 @@ def test_a_level_with_too_many_selections_ends_the_search(monkeypatch: pytest.Mo
 def test_the_dominated_are_found_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     points = np.random.default_rng(0).integers(0, 4, (30, 4))
     ages = np.arange(30)
-    whole = generations._survivors(points, ages, 30)
-    monkeypatch.setattr(generations, "_COMPARED", 100)
-    order, first = generations._survivors(points, ages, 30)
+    whole = generations.survivors(points, ages, 30)
+    monkeypatch.setattr(generations, "MAX_COMPARED", 100)
+    order, first = generations.survivors(points, ages, 30)
     assert (order.tolist(), first) == (whole[0].tolist(), whole[1])

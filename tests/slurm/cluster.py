@@ -107,10 +107,10 @@ class Cluster:
 
     def start_again(self) -> None:
         """Start what has ended. Nodes may answer later: who kills a daemon waits for what it is about."""
-        self._control("up", wait_nodes=0)
+        self.control("up", wait_nodes=0)
         self.run("scancel", f"--name={_CHANGE}")
 
-    def _control(self, action: str, wait_nodes: int | None = None) -> None:
+    def control(self, action: str, wait_nodes: int | None = None) -> None:
         variables = {"NODES": len(self.nodes), "BASE_PORT": self.base_port, "WAIT_SECONDS": 120, "BACKFILL_SECONDS": 1}
         variables |= {"GPU_NODES": self.gpu_nodes, "RACK": self.rack}
         if self.shared_gpus:
@@ -158,10 +158,10 @@ def cluster(
     names = tuple(f"n{number:03d}" for number in range(1, nodes + 1))
     running = Cluster(folder, names, _free_range(nodes + 1), prolog, gpu_nodes, shared_gpus, rack)
     try:
-        running._control("up")
+        running.control("up")
         yield running
     finally:
-        running._control("down")
+        running.control("down")
 
 
 def _free_range(count: int) -> int:

@@ -31,6 +31,10 @@ class ManualClock:
         """The same figure as `time`."""
         return self._now
 
+    def set(self, now: float) -> None:
+        """Be at another time in seconds, which may be earlier: somebody has set the clock."""
+        self._now = now
+
     def advance(self, seconds: float) -> None:
         """Let time pass.
 

@@ -200,6 +200,11 @@ class Executor(concurrent.futures.Executor):
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="malletrain-results")
         self.update_parameters(max_running=max_running, **options)
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Options that later calls are submitted with, by their names in `JobOptions`; a copy."""
+        return dict(self._options)
+
     def update_parameters(self, **options: Any) -> None:
         """Change options of later calls.
 

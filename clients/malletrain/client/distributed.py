@@ -181,7 +181,7 @@ class DistributedTraining(Training):
             handed_over = content is not None
             # One worker reads for all: they have the same state, and a parallel file system has less to do.
             if not handed_over:
-                content = self._checkpoints.load() if self.rank == 0 else None
+                content = self.checkpoints.load() if self.rank == 0 else None
                 if self.workers > 1:
                     content = broadcast_object(content, self._device)
         if content is not None:
@@ -195,7 +195,7 @@ class DistributedTraining(Training):
         # Workers of release 0.1 among these do not ask each other, and would never answer.
         if not dist.is_initialized() or self._as_release_0_1:
             return None
-        on_disk = self._checkpoints.newest_samples() if self.rank == 0 else -1
+        on_disk = self.checkpoints.newest_samples() if self.rank == 0 else -1
         return take_whole(self._memory, on_disk, lambda own, source: broadcast_object(own, self._device, source))
 
     def _hands_over(self) -> bool:
@@ -227,14 +227,14 @@ class DistributedTraining(Training):
             return True
         if handover in (Handover.SAVE_ALONE, Handover.STAGE_OUT):
             self._marker.create()
-            saved = self._checkpoints.save_and_wait(self.samples, lambda: self._content(states))
+            saved = self.checkpoints.save_and_wait(self.samples, lambda: self._content(states))
             self._leave(saved=saved)
         return handover is Handover.DONE
 
     def _is_better_staged_out(self) -> bool:
         """At rank 0: whether the checkpoint had better be left to the node's agent, which has more time."""
-        terms = None if self._memory is None else self._memory.terms_for(self._checkpoints.folder)
-        return terms is not None and self._checkpoints.is_better_staged_out(self._state_bytes(), terms)
+        terms = None if self._memory is None else self._memory.terms_for(self.checkpoints.folder)
+        return terms is not None and self.checkpoints.is_better_staged_out(self._state_bytes(), terms)
 
     def _stage_out(self, memory: NodeMemory, states: list[Any]) -> bool:
         try:

@@ -113,7 +113,7 @@ class ElasticTraining(Training):
         self._set_scale()
         if self.rank == 0 and not self._has_state:
             # At the start, or all workers with the state have left before this new one received it.
-            content = self._checkpoints.load()
+            content = self.checkpoints.load()
             if content is not None:
                 self._restore(content, self._state)
                 self._state.save()
@@ -144,7 +144,7 @@ class ElasticTraining(Training):
     def _commit_in_memory(self) -> None:
         started = time.monotonic()
         self._state.save()
-        self._checkpoints.committed(time.monotonic() - started)
+        self.checkpoints.committed(time.monotonic() - started)
 
     def _committed(self) -> None:
         self._state.check_host_updates()

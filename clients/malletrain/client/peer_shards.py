@@ -189,7 +189,7 @@ def _chunks(data: torch.Tensor) -> Iterator[torch.Tensor]:
         yield data[first : first + _CHUNK]
 
 
-class _LeftParts(NamedTuple):
+class LeftParts(NamedTuple):
     """Which parts a worker was left: of which moment, how many make the state, and which these are."""
 
     moment: StateMoment
@@ -238,12 +238,12 @@ def find_peer_shards(memory: NodeMemory | None, on_disk: int) -> PeerShards | No
     """
     left = None if memory is None else memory.read()
     parts: dict[int, Part] = {}
-    own: _LeftParts | None = None
+    own: LeftParts | None = None
     if left is not None and "parts" in left.description:
         for header, first, end in _headers_with_bounds(left.description, left.data.numel()):
             parts[int(header["rank"])] = Part(header, left.data[first:end])
         shards = int(left.description["parts"][0]["workers"])
-        own = _LeftParts(StateMoment(left.samples, left.generation), shards, tuple(parts))
+        own = LeftParts(StateMoment(left.samples, left.generation), shards, tuple(parts))
     table = gather_values((own, on_disk))
     owners = owners_of([entry for entry, _ in table], table[0][1])
     if not owners:
@@ -266,7 +266,7 @@ def _headers_with_bounds(description: Mapping[str, Any], size: int) -> Iterator[
     yield from zip(description["parts"], firsts, firsts[1:], strict=False)
 
 
-def owners_of(table: Sequence[_LeftParts | None], on_disk: int) -> dict[int, int]:
+def owners_of(table: Sequence[LeftParts | None], on_disk: int) -> dict[int, int]:
     """Which rank has which part of the newest complete state; empty if that on disk is newer, or none is complete.
 
     Args:

@@ -134,6 +134,7 @@ class Replica(abc.ABC):
     Attributes:
         model: The model to call in training.
         optimizer: The optimizer. `step` calls it.
+        checkpoints: Saves the state; `wait` returns once what was begun is on disk.
     """
 
     model: torch.nn.Module
@@ -158,7 +159,7 @@ class Replica(abc.ABC):
         self._plain_model = model
         self._sampler = sampler
         self._rates = rates
-        self._checkpoints = checkpoints
+        self.checkpoints = checkpoints
         self._marker = marker
         self._commit_seconds = commit_seconds
         self._check_interval = CheckInterval()
@@ -272,15 +273,15 @@ class Replica(abc.ABC):
         """
         states = self._gather(random_states())
         if self.rank == 0:
-            self._checkpoints.save(self.samples, lambda: self._content(states), last=last)
+            self.checkpoints.save(self.samples, lambda: self._content(states), last=last)
 
     def _is_saved(self) -> bool:
         """Whether the present state is on disk, or there are no checkpoints."""
-        return self._checkpoints.is_saved(self.samples)
+        return self.checkpoints.is_saved(self.samples)
 
     def _is_save_due(self, committing: bool) -> bool:
         """Whether to save now."""
-        return self._checkpoints.is_due(committing)
+        return self.checkpoints.is_due(committing)
 
     def _decide(self) -> list[int]:
         batches = self._check_interval.measure()
@@ -303,7 +304,7 @@ class Replica(abc.ABC):
         Raises:
             Stopped: always.
         """
-        saved = not save or self._checkpoints.save_and_wait(self.samples, lambda: self._content([random_states()]))
+        saved = not save or self.checkpoints.save_and_wait(self.samples, lambda: self._content([random_states()]))
         self._leave(saved=saved)
 
     def _leave(self, *, saved: bool) -> NoReturn:
@@ -352,7 +353,7 @@ class Replica(abc.ABC):
         self._extra_on_disk = content.get("extra", {})
         state.extra.load(self._extra_on_disk)
         if on_disk:
-            self._checkpoints.resumed(state.samples)
+            self.checkpoints.resumed(state.samples)
         else:
-            self._checkpoints.hasten()
+            self.checkpoints.hasten()
         print(f"malletrain: resumed at {state.samples} samples", file=sys.stderr)

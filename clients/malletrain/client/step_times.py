@@ -103,6 +103,11 @@ class StepTimesReader:
         self._reading: threading.Thread | None = None
         self._fresh: list[WorkerTimes] = []
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether a look has not ended yet."""
+        return self._reading is not None and self._reading.is_alive()
+
     def look(self, workers: int, now: float) -> None:
         """Begin to read in a thread of its own, if it is time and the last one has ended.
 
@@ -110,7 +115,7 @@ class StepTimesReader:
             workers: Number of workers of the job.
             now: Monotonic time in seconds.
         """
-        if self._folder is None or workers < 2 or (self._reading is not None and self._reading.is_alive()):
+        if self._folder is None or workers < 2 or self.is_reading:
             return
         if self._looked is not None and now - self._looked < READ_SECONDS:
             return
@@ -121,7 +126,7 @@ class StepTimesReader:
 
     def take(self) -> list[WorkerTimes]:
         """What workers have told since the last call. What was there at the first look may be of another start."""
-        if not self._fresh or (self._reading is not None and self._reading.is_alive()):
+        if not self._fresh or self.is_reading:
             return []
         times, self._fresh = self._fresh, []
         return times

@@ -334,8 +334,8 @@ class Training(Replica):
         """
         self._say_if_schedules_are_apart()
         if self.rank == 0:
-            self._checkpoints.save_and_wait(self.samples, lambda: self._content([random_states()]))
-            done({**self._checkpoints.costs(), **(metrics or {})}, self.samples)
+            self.checkpoints.save_and_wait(self.samples, lambda: self._content([random_states()]))
+            done({**self.checkpoints.costs(), **(metrics or {})}, self.samples)
         # The others wait until that is on disk: if they exited early, the job would seem to have ended.
         self._broadcast([0, 0])
 

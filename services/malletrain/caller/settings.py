@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SERVER_NAMES = ("auto", "role", "host")
 _MUNGE = ("auto", "on", "off")
-_KNOWN = {
+KNOWN = {
     "": (
         *("state_dir", "database_url", "database_password_file", "log_level", "log_mib", "log_copies", "log_stalls_ms"),
         *("hang_seconds", "validate_state", "addresses", "access", "tls", "metrics", "tracing", "limits"),
@@ -166,7 +166,7 @@ class _Reader:
 
     def refuse_unknown_keys(self) -> None:
         """Refuse what the file misspells of what is read here, and sections that there are not."""
-        for section, known in _KNOWN.items():
+        for section, known in KNOWN.items():
             table = self._tree.get(section, {}) if section else self._tree
             for name in table if isinstance(table, dict) else ():
                 if name not in known:

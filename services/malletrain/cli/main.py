@@ -35,7 +35,7 @@ def complete_at_first_tab(home: Path, name: str) -> None:
 
 
 _NAME = "malletrain"
-_VERBS = {
+VERBS = {
     "up": "malletrain.cli.operate.up",
     "serve": "malletrain.cli.operate.serve",
     "health": "malletrain.cli.health",
@@ -80,11 +80,11 @@ _CALLING = frozenset(
         "resume",
         "plan",
         "token",
-        *(name for name, module in _VERBS.items() if ".jobs." in module),
+        *(name for name, module in VERBS.items() if ".jobs." in module),
     )
 )
 """Verbs that call services, and so have the option --config."""
-_GROUPS = {
+GROUPS = {
     "trace": "malletrain.cli.trace",
     "fleet": "malletrain.cli.fleet",
     "pki": "malletrain.cli.operate.pki",
@@ -116,14 +116,14 @@ def application(verb: str | None = None, *, only_names: bool = False) -> typer.T
     )
     app.callback()(_root)
     if only_names:
-        for name in (*_VERBS, *_GROUPS):
+        for name in (*VERBS, *GROUPS):
             app.command(name)(_nothing)
         return app
-    for name, module in _VERBS.items():
+    for name, module in VERBS.items():
         if verb in (None, name):
             function = getattr(import_module(module), name)
             app.command(name, cls=Verb)(guard_function(_add_config(function) if name in _CALLING else function))
-    for name, module in _GROUPS.items():
+    for name, module in GROUPS.items():
         if verb in (None, name):
             app.add_typer(guard_verbs(getattr(import_module(module), f"{name}_app")), name=name)
     return app
@@ -165,7 +165,7 @@ def config_after_verb(words: Sequence[str]) -> list[str]:
     option, others = list(words[:count]), list(words[count:])
     if not option or not others or others[0].startswith("-"):
         return list(words)
-    verb = 2 if others[0] in _GROUPS and len(others) > 1 and not others[1].startswith("-") else 1
+    verb = 2 if others[0] in GROUPS and len(others) > 1 and not others[1].startswith("-") else 1
     return [*others[:verb], *option, *others[verb:]]
 
 
@@ -186,7 +186,7 @@ def _application(environment: Mapping[str, str]) -> typer.Typer:
     line = environment.get("COMP_WORDS") or environment.get("_TYPER_COMPLETE_ARGS", "")
     words = line.split()[1:] if completing else sys.argv[1:]
     first = words[0] if words else ""
-    known = first in _VERBS or first in _GROUPS
+    known = first in VERBS or first in GROUPS
     if completing:
         complete = len(words) > 1 or line.endswith(" ")  # else this verb may be the begin of another
         return application(first) if known and complete else application(only_names=True)
@@ -203,11 +203,11 @@ def run() -> None:
             _choose_protobuf_json()
         _application(os.environ)(prog_name=_NAME)
     except InvalidInputError as error:
-        _end(error, 2)
+        end_with(error, 2)
     except ServiceCallError as error:
-        _end(error, 2 if error.wrong_use else 1)
+        end_with(error, 2 if error.wrong_use else 1)
     except MalleTrainError as error:
-        _end(error, 1)
+        end_with(error, 1)
     except KeyboardInterrupt:
         sys.exit(130)
     except SystemExit as end:
@@ -220,7 +220,12 @@ def run() -> None:
         sys.exit(1)
 
 
-def _end(error: MalleTrainError, code: int) -> None:
+def end_with(error: MalleTrainError, code: int) -> None:
+    """End the command: say what is wrong, with nothing in it that a terminal would act on.
+
+    Raises:
+        SystemExit: always, with the code.
+    """
     typer.echo(f"error: {visible(str(error))}", err=True)
     sys.exit(code)
 

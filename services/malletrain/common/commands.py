@@ -16,7 +16,7 @@ from malletrain.common.tasks import start_thread
 
 _THREAD = "command"
 """Name of the thread of each command that has not ended."""
-_MAX_UNENDED = 64
+MAX_UNENDED = 64
 _START_SECONDS = 10.0
 _END_SECONDS = 2.0
 _LINE_BYTES = 64 << 10
@@ -242,8 +242,8 @@ async def start_command(
         OSError: it can't be started.
         ValueError: there is a null byte in what it is started with.
     """
-    if sum(thread.name == _THREAD for thread in threading.enumerate()) >= _MAX_UNENDED:
-        raise StartTimeoutError(errno.ETIMEDOUT, f"{_MAX_UNENDED} earlier commands have not ended")
+    if sum(thread.name == _THREAD for thread in threading.enumerate()) >= MAX_UNENDED:
+        raise StartTimeoutError(errno.ETIMEDOUT, f"{MAX_UNENDED} earlier commands have not ended")
     output, errors = _Output(line_bytes), _Output(line_bytes)
     source = _input(stdin)
     try:

@@ -16,7 +16,7 @@ from malletrain.common.log_times import MAX_ENTRIES, MAX_FILE_BYTES, LogTimes, r
 from malletrain.job_manager.launching.folder import JobFolder, clean_text
 
 CHUNK_BYTES = 1 << 18
-_BYTES_PER_READ = 4 << 20
+BYTES_PER_READ = 4 << 20
 """Some ten milliseconds of a processor."""
 _MIN_LINE_COST = 32
 """Bytes that a line counts as at least: short ones take more memory by their number than by their text."""
@@ -26,7 +26,7 @@ MAX_FILES = 20_000
 _MAX_TIMES = 1 << 18
 """Of all logs of a job together; where there are many, what is known of each gets coarser."""
 _MIN_TIMES = 16
-_TIMES_BYTES_PER_READ = 8 << 20
+TIMES_BYTES_PER_READ = 8 << 20
 """Of the files of times together that one read looks at anew: as much as 64 nodes write down in a long job."""
 _MIN_TIMES_BYTES = _MIN_TIMES * 48
 _MAX_ATTEMPTS = 64
@@ -131,7 +131,7 @@ class LogReader:
         """
         with self._folder.entered():
             unread = self._unread(fresh)
-            budget, checked = _BYTES_PER_READ, False
+            budget, checked = BYTES_PER_READ, False
             for _ in range(_MAX_ATTEMPTS):
                 if not unread:
                     break
@@ -183,8 +183,8 @@ class LogReader:
         """
         count = max(1, len(files))
         most = min(MAX_ENTRIES, max(_MIN_TIMES, _MAX_TIMES // count))
-        share = min(MAX_FILE_BYTES, max(_MIN_TIMES_BYTES, _TIMES_BYTES_PER_READ // count))
-        budget = _TIMES_BYTES_PER_READ
+        share = min(MAX_FILE_BYTES, max(_MIN_TIMES_BYTES, TIMES_BYTES_PER_READ // count))
+        budget = TIMES_BYTES_PER_READ
         known: dict[str, tuple[tuple[int, int], LogTimes]] = {}
         for key, file in reversed(files.items()):
             if budget <= 0 and key not in self._times:
@@ -213,7 +213,7 @@ class LogReader:
         """
         lines: list[tuple[int, WrittenLine]] = []
         silent: set[str] = set()
-        most = _BYTES_PER_READ
+        most = BYTES_PER_READ
         for part in unread:
             if most <= 0:
                 break

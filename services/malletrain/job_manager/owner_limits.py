@@ -15,8 +15,8 @@ CHANGES_PER_SECOND, MAX_CHANGES_AT_ONCE = 0.5, 1000
 
 Each adds a row to the journal, and rows of a job are kept for as long as it has not ended.
 """
-_MANY_OWNERS = 1024
-_MAX_WAITING = 1000
+MANY_OWNERS = 1024
+MAX_WAITING = 1000
 """Jobs of an owner that wait for others, as many as a submission may have."""
 
 
@@ -46,7 +46,7 @@ class OwnerBuckets:
             count: How many, at least 1.
         """
         now = self._clock.monotonic()
-        if len(self._buckets) >= _MANY_OWNERS:
+        if len(self._buckets) >= MANY_OWNERS:
             self._buckets = {owner: bucket for owner, bucket in self._buckets.items() if not bucket.at(now).is_full}
         known = self._buckets.get(owner)
         bucket = known.at(now) if known else TokenBucket.full(self._per_second, self._capacity, now)
@@ -139,8 +139,8 @@ class OwnerLimits:
             LimitExceededError: the owner would have too many.
         """
         present = sum(job.owner == owner and bool(job.waits_for) for job in active) if added else 0
-        if present + added > _MAX_WAITING:
+        if present + added > MAX_WAITING:
             raise LimitExceededError(
-                f"{owner} has {present} jobs that wait for others and submits {added} more: at most {_MAX_WAITING}; "
+                f"{owner} has {present} jobs that wait for others and submits {added} more: at most {MAX_WAITING}; "
                 "none was submitted"
             )

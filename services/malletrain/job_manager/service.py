@@ -100,7 +100,12 @@ def _supervisor_certificates(shared: Path, settings: Settings, clock: Clock) -> 
 
 
 class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
-    """The service. `malletrain.runtime.server` turns errors into status codes."""
+    """The service. `malletrain.runtime.server` turns errors into status codes.
+
+    Attributes:
+        engine: What holds the jobs' state and runs what it asks for.
+        launcher: What starts supervisors and finds them again.
+    """
 
     def __init__(
         self, settings: Settings, section: JobManagerSettings, clock: Clock, installation: Installation
@@ -125,7 +130,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             _supervisor_certificates(self._certificates.path(_SUPERVISOR), settings, clock),
         )
         self._spans = ChangeSpans()
-        self._launcher = SupervisorLauncher(
+        self.launcher = SupervisorLauncher(
             for_launches, os.environ, self._secrets, self._accounts, self._spans.note_reports
         )
         self._peers = ManagerPeers(settings, clock, installation.credential("job_manager"))
@@ -139,24 +144,22 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._metrics = JobManagerMetrics(clock)
         self._numbers = JobNumbers(state_dir, for_launches.jobs_dir)
         last = self._numbers.largest()
-        self._engine = Engine(
-            self._store, self._launcher, self._peers, recorder, clock, self._metrics, self._spans, last
-        )
-        self._messages = JobMessages(self._engine.with_newest_samples, self._launcher.version_of)
+        self.engine = Engine(self._store, self.launcher, self._peers, recorder, clock, self._metrics, self._spans, last)
+        self._messages = JobMessages(self.engine.with_newest_samples, self.launcher.version_of)
         self._owner_bytes = OwnerBytes(self._store.bytes_of_owners(), section.max_mib_per_owner)
-        self._launcher.identify_jobs(self._identity)
+        self.launcher.identify_jobs(self._identity)
         self._retention = Retention(
             self._store,
-            self._launcher.folder,
+            self.launcher.folder,
             self._peers.forget,
-            self._engine.remove_ended,
+            self.engine.remove_ended,
             state_dir,
             section.keep_ended_jobs_days,
             clock,
             self._owner_bytes,
         )
         self._notifiers = open_notifiers(
-            section.notifications, self._store, lambda: tuple(self._engine.state.jobs.values()), state_dir, clock
+            section.notifications, self._store, lambda: tuple(self.engine.state.jobs.values()), state_dir, clock
         )
         self._closing = False
         self._failed = False
@@ -166,15 +169,15 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         name = pb.DESCRIPTOR.services_by_name["JobManagerService"].full_name
         host.add(name, job_manager_pb2_grpc.add_JobManagerServiceServicer_to_server, self)
         self._access.register(host)
-        self._metrics.register(host.metrics, lambda: self._engine.state)
-        self._spans.register(host.tracer, lambda: self._engine.state.jobs)
+        self._metrics.register(host.metrics, lambda: self.engine.state)
+        self._spans.register(host.tracer, lambda: self.engine.state.jobs)
 
     async def run(self) -> None:
         """Run the jobs and follow the peers, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(
-                    lasting(self._engine.run(self._section.reconcile_seconds, self._section.progress_seconds), "engine")
+                    lasting(self.engine.run(self._section.reconcile_seconds, self._section.progress_seconds), "engine")
                 )
                 group.create_task(lasting(self._secrets.keep(self._active_folders), "secrets"))
                 group.create_task(lasting(self._certificates.keep_renewed(), "certificates"))
@@ -183,16 +186,16 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                     group.create_task(lasting(notifier.run(), "notices"))
                 group.create_task(
                     lasting(
-                        self._launcher.keep_standby(self._active_specs, lambda: self._engine.is_quiet),
+                        self.launcher.keep_standby(self._active_specs, lambda: self.engine.is_quiet),
                         "standby process",
                     )
                 )
                 group.create_task(
                     lasting(
                         self._peers.follow(
-                            self._engine.apply,
-                            self._engine.note_progress,
-                            self._launcher.update_hosts,
+                            self.engine.apply,
+                            self.engine.note_progress,
+                            self.launcher.update_hosts,
                             self._spans.nodes_left,
                         ),
                         "peers",
@@ -203,16 +206,16 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             raise
 
     def _identity(self, identifier: str) -> JobIdentity | None:
-        job = self._engine.state.jobs.get(identifier) or self._store.job(job_number(identifier))
+        job = self.engine.state.jobs.get(identifier) or self._store.job(job_number(identifier))
         return None if job is None else JobIdentity(job.owner, job.instance_id)
 
     def _active_specs(self) -> Iterator[JobSpec]:
-        return (job.spec for job in self._engine.state.jobs.values())
+        return (job.spec for job in self.engine.state.jobs.values())
 
     def _active_folders(self) -> list[tuple[str, JobFolder, str]]:
         return [
-            (job_id, self._launcher.folder(job_id), job.fleet_id if job.spec.shares_across_nodes else "")
-            for job_id, job in self._engine.state.jobs.items()
+            (job_id, self.launcher.folder(job_id), job.fleet_id if job.spec.shares_across_nodes else "")
+            for job_id, job in self.engine.state.jobs.items()
         ]
 
     async def close(self) -> None:
@@ -221,12 +224,12 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         After a defect jobs train on, as after a kill: the next JobManager finds their supervisors again.
         """
         self._closing = True
-        self._engine.jobs.close()
+        self.engine.jobs.close()
         if self._section.stop_jobs_on_exit and not self._failed:
-            await self._engine.shut_down()
+            await self.engine.shut_down()
         self._spans.close()
-        await self._engine.flush()
-        await self._launcher.close()
+        await self.engine.flush()
+        await self.launcher.close()
         await self._peers.close()
         self._store.close()
 
@@ -254,12 +257,12 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             return pb.SubmitJobsResponse(jobs=[self._message(number) for number in earlier.job_numbers])
         if isinstance(specs, Exception):
             raise specs
-        self._limits.check_jobs(owner, self._engine.state.jobs.values(), len(specs))
+        self._limits.check_jobs(owner, self.engine.state.jobs.values(), len(specs))
         self._limits.check_waiting(
-            owner, self._engine.state.jobs.values(), sum(bool(spec.dependencies) for spec in specs)
+            owner, self.engine.state.jobs.values(), sum(bool(spec.dependencies) for spec in specs)
         )
         self._owner_bytes.add(owner, stored_bytes(request.specs))
-        first = self._engine.state.last_number + 1
+        first = self.engine.state.last_number + 1
         numbers = tuple(range(first, first + len(specs)))
 
         def record(_: TransactionResult) -> Submission:
@@ -267,7 +270,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
 
         self._numbers.keep_number(numbers[-1])
         identifiers = tuple(secrets.token_hex(16) for _ in specs)
-        self._engine.apply(Submitted(specs, owner, identifiers), record if request.request_id else None)
+        self.engine.apply(Submitted(specs, owner, identifiers), record if request.request_id else None)
         return pb.SubmitJobsResponse(jobs=[self._message(number) for number in numbers])
 
     async def _check_submission(
@@ -297,7 +300,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                 return fingerprint, error
 
         try:
-            return await self._launcher.threads.run(owner, check)
+            return await self.launcher.threads.run(owner, check)
         except UserBusyError as error:
             raise LimitExceededError(f"what is submitted can't be checked: {error}") from error
 
@@ -318,15 +321,15 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
 
         submitted = () if isinstance(specs, InvalidInputError) else specs
         while True:
-            await self._engine.wait_until_stored()
+            await self.engine.wait_until_stored()
             if not any(spec.dependencies for spec in submitted):
                 return specs
             try:
-                unfinished, error = await self._launcher.threads.run(owner, check)
+                unfinished, error = await self.launcher.threads.run(owner, check)
             except UserBusyError as busy:
                 raise LimitExceededError(f"what is submitted can't be checked: {busy}") from busy
-            await self._engine.wait_until_stored()
-            if all(map(self._engine.is_active, unfinished)):  # else some have ended meanwhile, and how is to be seen
+            await self.engine.wait_until_stored()
+            if all(map(self.engine.is_active, unfinished)):  # else some have ended meanwhile, and how is to be seen
                 return error or specs
 
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
@@ -342,7 +345,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             _check_text(field, getattr(request, field))
         states = [_state(index, value) for index, value in enumerate(request.states)]
         position = wire.position(request.page_token)
-        await self._engine.caught_up()
+        await self.engine.caught_up()
         jobs: list[resources_pb2.Job] = []
         held = looked_at = 0
         while True:
@@ -370,7 +373,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """What the owners use and have used."""
         del request, context
         half_life = self._section.fair_share_half_life_seconds
-        shares = owner_shares(self._engine.state, self._clock.time(), half_life)
+        shares = owner_shares(self.engine.state, self._clock.time(), half_life)
         owners = map(wire.owner_message, shares)
         return pb.ListOwnersResponse(owners=owners, half_life_seconds=half_life, burst_buffer=self._quota())
 
@@ -379,8 +382,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         del context
         caller = current_caller()
         query = self._usage.query(request, caller)
-        await self._engine.caught_up()
-        now, samples = self._clock.time(), self._engine.samples_in_usage()
+        await self.engine.caught_up()
+        now, samples = self._clock.time(), self.engine.samples_in_usage()
         async for part in self._usage.answer(query, caller, now, samples):
             yield part
 
@@ -389,9 +392,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         del context
         job = await self._find_job(request.job_id)
         require_owner(current_caller(), job.owner, job.id, "cancel it")
-        await self._engine.wait_until_stored(job.id)
-        if self._engine.is_active(job.id):
-            self._engine.apply(Cancelled(job.id, current_caller().user))
+        await self.engine.wait_until_stored(job.id)
+        if self.engine.is_active(job.id):
+            self.engine.apply(Cancelled(job.id, current_caller().user))
         return pb.CancelJobResponse(job=self._message(job.number))
 
     async def UpdateJob(self, request: pb.UpdateJobRequest, context: Context) -> pb.UpdateJobResponse:
@@ -402,10 +405,10 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         job = await self._find_job(request.job_id)
         require_owner(caller, job.owner, job.id, "change it")
         weight = submission.check_weight(request)
-        await self._engine.wait_until_stored(job.id)
-        if not self._engine.is_active(job.id):
+        await self.engine.wait_until_stored(job.id)
+        if not self.engine.is_active(job.id):
             raise PreconditionError(f"job {job.id} has ended: nothing of it can be changed")
-        self._engine.apply(WeightSet(job.id, weight, caller.user))
+        self.engine.apply(WeightSet(job.id, weight, caller.user))
         return pb.UpdateJobResponse(job=self._message(job.number))
 
     async def WatchJobs(self, request: pb.WatchJobsRequest, context: Context) -> AsyncIterator[pb.WatchJobsResponse]:
@@ -414,8 +417,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         A reader that is slow is told of several changes at once, and each job as it is by then.
         """
         del context
-        with self._engine.jobs.subscribe() as changes:
-            present, generation = self._engine.state.jobs.values(), self._engine.state.generation
+        with self.engine.jobs.subscribe() as changes:
+            present, generation = self.engine.state.jobs.values(), self.engine.state.generation
             first = True
             for jobs, more in self._messages.split(present, in_pieces=request.in_pieces):
                 yield pb.WatchJobsResponse(snapshot=first, jobs=jobs, plan_generation=generation, more=more)
@@ -436,10 +439,10 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             for index, entry in enumerate(request.assignments)
         )
         with self._spans.taking_plan(request.generation) as note_rescaled:
-            result = await self._engine.apply_plan(
+            result = await self.engine.apply_plan(
                 PlanReceived(request.generation, assignments, request.partial), note_rescaled
             )
-        present = self._engine.state.jobs
+        present = self.engine.state.jobs
         rescaled = [present[name] for name in result.rescaled if name in present]
         return pb.ApplyPlanResponse(
             rescaled_job_ids=result.rescaled,
@@ -450,7 +453,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
 
     def _assigned(self, assignment: allocator_pb2.Assignment, field: str) -> tuple[str, ...]:
         """The nodes of an assignment. Those that are wanted already, as most of a plan, need no check."""
-        job, nodes = self._engine.state.jobs.get(assignment.job_id), tuple(assignment.nodes)
+        job, nodes = self.engine.state.jobs.get(assignment.job_id), tuple(assignment.nodes)
         return job.wanted if job is not None and nodes == job.wanted else check_assigned_names(nodes, field)
 
     async def ReleaseNodes(self, request: pb.ReleaseNodesRequest, context: Context) -> pb.ReleaseNodesResponse:
@@ -459,9 +462,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         nodes = frozenset(check_node_names(request.nodes, "nodes"))
         if not nodes:
             raise InvalidInputError("nodes", "names of nodes, at least one", [])
-        self._engine.apply(NodesChanged(frozenset(), nodes, self._clock.time()))
+        self.engine.apply(NodesChanged(frozenset(), nodes, self._clock.time()))
         self._spans.nodes_left(nodes, present_context())
-        await self._engine.clear(nodes)
+        await self.engine.clear(nodes)
         return pb.ReleaseNodesResponse(released=sorted(nodes))
 
     async def StreamLogs(self, request: pb.StreamLogsRequest, context: Context) -> AsyncIterator[pb.StreamLogsResponse]:
@@ -476,14 +479,14 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         require_owner(current_caller(), job.owner, job.id, "read its log")
 
         def ended() -> bool:
-            return job.id not in self._engine.state.jobs
+            return job.id not in self.engine.state.jobs
 
-        folder = self._launcher.folder(job.id)
+        folder = self.launcher.folder(job.id)
         if folder.fault:
             raise PreconditionError(f"the log can't be read: {folder.fault}")
 
         async def look(work: Callable[[], list[WrittenLine]]) -> list[WrittenLine]:
-            return await self._launcher.threads.run(f"{job.owner} (logs)", work)
+            return await self.launcher.threads.run(f"{job.owner} (logs)", work)
 
         def closing() -> bool:
             return self._closing
@@ -501,7 +504,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Rows of the journal, oldest first."""
         del context
         size = wire.page_size(request.page_size)
-        await self._engine.caught_up()
+        await self.engine.caught_up()
         number = self._job(request.job_id).number if request.job_id else None
         rows = self._store.events(wire.position(request.page_token), size + 1, number)
         token = str(rows[size - 1].sequence) if len(rows) > size else ""
@@ -515,19 +518,19 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         return pb.ListJobEventsResponse(events=events, next_page_token=token)
 
     def _quota(self) -> pb.BurstBufferQuota | None:
-        use = quota_use(self._engine.state.jobs.values(), self._section.burst_buffer_gb)
+        use = quota_use(self.engine.state.jobs.values(), self._section.burst_buffer_gb)
         return wire.quota_message(use) if use.granted_gb or use.held_gb else None
 
     async def _find_job(self, identifier: str) -> Job:
         """A job; one that has ended is read from the store, once its end is there."""
-        if not self._engine.is_active(identifier):
-            await self._engine.caught_up()
+        if not self.engine.is_active(identifier):
+            await self.engine.caught_up()
         return self._job(identifier)
 
     def _job(self, identifier: str) -> Job:
         match = _JOB_ID.match(identifier)
         number = int(match.group(1)) if match else 0
-        job = self._engine.state.jobs.get(identifier) or self._store.job(number)
+        job = self.engine.state.jobs.get(identifier) or self._store.job(number)
         if job is None or job.id != identifier:
             raise NotFoundError(f"there is no job {quote(identifier)}")
         return job

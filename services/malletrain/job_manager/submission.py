@@ -376,11 +376,11 @@ def check_command(
     as_script = f", or `python {program}`" if program.endswith(".py") else ""
     if os.sep in program:
         path = Path(directory, program)
-        if not _is_program(at, path, files):
+        if not is_program(at, path, files):
             if not as_script and files.is_kind(at, stat.S_ISREG, path):
                 as_script = f" (chmod +x {program}), or `sh {program}`"
             raise InvalidInputError(f"{at}.command[0]", f"an executable file{as_script}", program)
-    elif not any(_is_program(at, Path(folder, program), files) for folder in _folders(search_path)):
+    elif not any(is_program(at, Path(folder, program), files) for folder in _folders(search_path)):
         if not as_script and len(command) == 1 and len(program.split()) > 1:
             as_script = "; its arguments are words of their own, without quotes around all"
         elif not as_script and files.is_kind(at, stat.S_ISREG, Path(directory, program)):
@@ -401,7 +401,7 @@ def _folders(search_path: str) -> list[str]:
     return [folder for folder in search_path.split(os.pathsep)[:_MAX_FOLDERS] if folder]
 
 
-def _is_program(at: str, path: Path, files: _Files) -> bool:
+def is_program(at: str, path: Path, files: _Files) -> bool:
     """Whether a file looks like a program. Not by access(2), which asks for the real user, whoever we act as."""
     return files.is_kind(at, lambda mode: stat.S_ISREG(mode) and bool(mode & _EXECUTABLE), path)
 
@@ -421,11 +421,11 @@ class _Files:
         if path not in self._modes:
             if len(self._modes) >= _MAX_LOOKS:
                 raise InvalidInputError(at, f"jobs for which at most {_MAX_LOOKS} files have to be looked at in all")
-            self._modes[path] = _mode(path)
+            self._modes[path] = mode_of(path)
         return kind(self._modes[path])
 
 
-def _mode(path: Path) -> int:
+def mode_of(path: Path) -> int:
     """Mode of a file; 0 where there is none."""
     try:
         return path.stat().st_mode

@@ -222,7 +222,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         )
         self._router = CommandRouter(section.command_seconds, new_id)
         self._inbox: asyncio.Queue[_Received] = asyncio.Queue(_INBOX_MESSAGES)
-        self._budget = ReportBudget()
+        self.budget = ReportBudget()
         self._stragglers = StragglerBook(section.straggler_options())
         self._spans = JobSpans()
         self._reporter_ended = asyncio.Event()
@@ -285,7 +285,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         finally:
             self._router.leave(stream)
             if stream.counted:
-                self._budget.close(stream.job_id)
+                self.budget.close(stream.job_id)
             reading.cancel()
 
     @override
@@ -349,7 +349,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         del context
         check_history_request(request)
         caller, job_id, store = current_caller(), request.job_id, self._store.metrics
-        owner: str | None = self._budget.owner_of(job_id)
+        owner: str | None = self.budget.owner_of(job_id)
         if not owner and (owner := await asyncio.to_thread(store.owner, job_id)) is None:
             return monitor_pb2.GetMetricHistoryResponse()
         require_owner(caller, owner, job_id, "see its metrics")
@@ -395,21 +395,21 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         async for request in requests:
             require_job(caller, request.job_id)
             size = request.ByteSize()
-            await self._budget.wait_for_room(request.job_id, size)
+            await self.budget.wait_for_room(request.job_id, size)
             try:
                 batch, worker_times = parse_report(request), parse_worker_times(request)
                 values = parse_metric_values(request)
                 if values:
                     batch = replace(batch, noise=noise_among({value.name: value.value for value in values}))
                 if stream.identify(batch):
-                    self._budget.open(batch.job_id)
+                    self.budget.open(batch.job_id)
                     stream.counted = True
                     self._router.join(stream, self._clock.monotonic())
                 if worker_times:
                     self._compare_workers(batch.job_id, worker_times)
                 await self._inbox.put(_Received(stream, batch, size, values))
             except BaseException:
-                self._budget.give_back(request.job_id, size)
+                self.budget.give_back(request.job_id, size)
                 raise
         await self._inbox.put(_Received(stream, None))
         self._reporter_ended.set()
@@ -440,7 +440,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             await peers.close()
 
     async def _take_jobs(self, message: job_manager_pb2.WatchJobsResponse) -> None:
-        self._budget.note_owners(((job.id, job.owner) for job in message.jobs), snapshot=message.snapshot)
+        self.budget.note_owners(((job.id, job.owner) for job in message.jobs), snapshot=message.snapshot)
         places = places_of(message)
         self._stragglers.place(places, all_jobs=message.snapshot)
         if message.snapshot:
@@ -511,7 +511,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         for entry in received:
             streams[entry.stream] = streams.get(entry.stream, False) or entry.batch is None
             if entry.batch is not None:
-                self._budget.give_back(entry.batch.job_id, entry.size)
+                self.budget.give_back(entry.batch.job_id, entry.size)
         self._loop.apply(BatchesReported(tuple(entry.batch for entry in received if entry.batch is not None)), streams)
         self._add_metrics(received)
 
@@ -532,7 +532,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             if not values:
                 continue
             numbered = with_steps(values, known)
-            owner = self._budget.owner_of(stream.job_id)
+            owner = self.budget.owner_of(stream.job_id)
             metrics.append(LoggedBatch(stream.job_id, owner, stream.reporter_id, numbered))
             sequence = self._machine.trackers.sequence(stream.job_id, stream.reporter_id)
             acknowledgements[stream] = _Acknowledgement(sequence, False, values[-1].number)

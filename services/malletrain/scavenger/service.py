@@ -127,7 +127,13 @@ def _stored_quarantine(section: ScavengerSettings, state_file: ScavengerStateFil
 
 
 class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
-    """Answers calls; `IdleEvents` follows the source, `Withdrawals` takes nodes out."""
+    """Answers calls; `IdleEvents` follows the source, `Withdrawals` takes nodes out.
+
+    Attributes:
+        source: Where observations of nodes come from.
+        events: Follows the source, and tells of changes of the idle set.
+        slow_watch: Knows which nodes count as slow.
+    """
 
     def __init__(
         self,
@@ -156,7 +162,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             slow: Follows which nodes are called slow; None: nobody says so.
             notifier: Tells the operator of nodes that are not well; None: nobody is told.
         """
-        self._source = source
+        self.source = source
         self._machine = machine
         self._census: tuple[Observation, TraitCensus] | None = None
         self._releaser = releaser
@@ -165,9 +171,9 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         self._failed = False
         self._metrics = metrics or ScavengerMetrics()
         self._spans = EventSpans()
-        self._slow = slow or SlowNodeWatch(None)
+        self.slow_watch = slow or SlowNodeWatch(None)
         self._notifier = notifier or NodeNotifier(NodeNotificationSettings(), state_file, clock)
-        self._events = IdleEvents(
+        self.events = IdleEvents(
             source,
             machine,
             recorder,
@@ -177,7 +183,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             self._spans,
             self._notifier.note_quarantine,
         )
-        self._withdrawals = Withdrawals(self._events, releaser, state_file, clock, self._metrics, self._spans)
+        self._withdrawals = Withdrawals(self.events, releaser, state_file, clock, self._metrics, self._spans)
         self._log = structlog.get_logger(__name__)
 
     def register(self, host: ServiceHost) -> None:
@@ -188,12 +194,12 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
 
     async def run(self) -> None:
         """Follow the source and the debounce deadlines, until cancelled."""
-        self._events.exclude()
+        self.events.exclude()
         self._notifier.note_stored(self._withdrawals.quarantined(), lambda by: by == CHECK)
-        watching = start_task(self._slow.run(), "slow nodes")
+        watching = start_task(self.slow_watch.run(), "slow nodes")
         telling = start_task(self._notifier.run(), "notices of nodes")
         try:
-            await self._events.run()
+            await self.events.run()
         except Exception:
             self._failed = True
             raise
@@ -206,17 +212,17 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
 
         After a defect nodes stay held, as after a kill: the next Scavenger finds their placeholders again.
         """
-        self._events.close()
+        self.events.close()
         if not self._failed:
-            await self._source.close()
+            await self.source.close()
         await self._releaser.close()
-        await self._slow.close()
+        await self.slow_watch.close()
 
     def move_times(self, seconds: float) -> None:
         """The wall clock was set by so many seconds: debounces, cooldowns and quarantines last as long as before."""
         self._log.warning("the clock was set", seconds=round(seconds, 3))
-        self._source.move_times(seconds)
-        self._events.apply(ClockMoved(seconds))
+        self.source.move_times(seconds)
+        self.events.apply(ClockMoved(seconds))
 
     async def ListNodes(
         self, request: scavenger_pb2.ListNodesRequest, context: _Context
@@ -225,9 +231,9 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         del context
         if request.page_size < 0:
             raise InvalidInputError("page_size", "at least 0", request.page_size)
-        await self._events.first_observation()
+        await self.events.first_observation()
         revision = self._machine.revision
-        nodes, token = await self._events.page(request.page_size, request.page_token)
+        nodes, token = await self.events.page(request.page_size, request.page_token)
         return scavenger_pb2.ListNodesResponse(nodes=nodes, next_page_token=token, revision=revision)
 
     async def WatchNodes(
@@ -237,7 +243,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         del context
         caller = current_caller()
         releases = caller.role is Role.SERVICE and caller.user == _JOB_MANAGER
-        async with contextlib.aclosing(self._events.watch(first=releases, in_pieces=request.in_pieces)) as events:
+        async with contextlib.aclosing(self.events.watch(first=releases, in_pieces=request.in_pieces)) as events:
             async for event in events:
                 yield event
 
@@ -246,9 +252,9 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
     ) -> scavenger_pb2.GetStaysResponse:
         """What expected stays are computed from, as far as the caller does not know it."""
         del context
-        await self._events.first_observation()
-        stays = await self._events.stays(request.known)
-        stays.slow_nodes.extend(self._slow.counting)
+        await self.events.first_observation()
+        stays = await self.events.stays(request.known)
+        stays.slow_nodes.extend(self.slow_watch.counting)
         return stays
 
     async def ReclaimNodes(
@@ -302,7 +308,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
     ) -> scavenger_pb2.GetStatusResponse:
         """How the source and the placeholders fare, and which nodes are quarantined."""
         del request, context
-        status = self._source.status()
+        status = self.source.status()
         return scavenger_pb2.GetStatusResponse(
             source=self._section.source,
             seen=self._machine.seen,
@@ -311,7 +317,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             quarantined=self._quarantined(),
             placeholders=[placeholder_message(entry) for entry in status.placeholders],
             drained=drain_messages(self._withdrawals.drains),
-            slow=map(slow_node_message, self._slow.nodes),
+            slow=map(slow_node_message, self.slow_watch.nodes),
         )
 
     async def CountSuitableNodes(
@@ -336,11 +342,11 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
     def _gauges(self) -> Gauges:
         machine, quarantined = self._machine, self._withdrawals.quarantined()
         return Gauges(
-            self._source.status(),
+            self.source.status(),
             len(machine.idle.since()),
             len(quarantined),
             machine.newest.stale,
-            len(self._slow.counting),
+            len(self.slow_watch.counting),
         )
 
     def _quarantined(self) -> list[scavenger_pb2.QuarantinedNode]:

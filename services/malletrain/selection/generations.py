@@ -52,7 +52,7 @@ class GeneticParameters:
 
 
 _BLOCK = 64
-_COMPARED = 4_000_000
+MAX_COMPARED = 4_000_000
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 
@@ -149,7 +149,7 @@ def evolve(
         words = np.concatenate((words, born))
         ages = np.concatenate((ages + 1, np.zeros(len(born), np.int64)))
         points = window.points_of(words)[1]
-        order, first = _survivors(points, ages, population)
+        order, first = survivors(points, ages, population)
         words, ages = words[order], ages[order]
         best = _not_dominated(window, np.union1d(best, words[:first]))
     return np.concatenate((window.points_of(best)[1], flags_of(best, window.count)), axis=1)
@@ -168,7 +168,7 @@ def _born(window: _Window, words: Words, population: int, mutation: float, numbe
 
 def _not_dominated(window: _Window, words: Words) -> Words:
     points = window.points_of(words)[1]
-    order, first = _survivors(points, np.zeros(len(words), np.int64), len(words))
+    order, first = survivors(points, np.zeros(len(words), np.int64), len(words))
     return words[np.sort(order[:first])]
 
 
@@ -177,10 +177,10 @@ def _distinct(words: Words) -> Words:
     return words[np.sort(np.unique(words, return_index=True)[1])]
 
 
-def _survivors(points: Ints, ages: Ints, max_points: int) -> tuple[Ints, int]:
+def survivors(points: Ints, ages: Ints, max_points: int) -> tuple[Ints, int]:
     """Rows of those that survive: Set 1, then Set 2, each newest first; and how many are of Set 1."""
     dominated = np.zeros(len(ages), np.int64)
-    rows = max(1, _COMPARED // len(ages))
+    rows = max(1, MAX_COMPARED // len(ages))
     for begin in range(0, len(ages), rows):
         block = points[begin : begin + rows, None, :]
         beaten: Flags = np.all(points >= block, axis=2) & np.any(points > block, axis=2)

@@ -36,7 +36,7 @@ def genetic_front(arrays: ProblemArrays, parameters: GeneticParameters) -> Ints:
     fitting = [job for job in range(count) if fits(arrays.jobs, arrays.limits, nothing, job)]
     if not fitting:
         return np.zeros((1, 4 + count), dtype=np.int64)
-    points = _evolve(
+    points = evolve(
         np.ascontiguousarray(arrays.jobs[:, fitting]),
         arrays.limits,
         np.ascontiguousarray(arrays.objectives[:, fitting]),
@@ -146,7 +146,7 @@ def _with_best(words: Words, points: Ints, size: int, word: np.uint64, point: In
 
 
 @jit("i8[:, ::1](i8[:, ::1], i8[::1], i8[:, ::1], i8, i8, i8, f8, u8, i8)", otherwise=array_generations.evolve)
-def _evolve(
+def evolve(
     jobs: Ints,
     limits: Ints,
     objectives: Ints,
@@ -157,6 +157,7 @@ def _evolve(
     seed: np.uint64,
     draws: int,
 ) -> Ints:
+    """The compiled form of `generations.evolve`."""
     count = jobs.shape[1]
     state = np.full(1, seed, np.uint64)
     words = np.zeros(2 * population + 1, np.uint64)

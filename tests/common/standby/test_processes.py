@@ -106,7 +106,7 @@ def test_the_one_that_was_used_least_recently_is_ended_for_another(
     one, other = (config.interpreter for config, _ in two)
     with shelved() as measured:
         assert measured.start(one, tmp_path)[0]
-        alone = measured.standbys._used()
+        alone = measured.standbys.memory_used()
     with shelved(alone + alone // 2) as running:
         assert running.start(one, tmp_path)[0]
         (first,) = running.standbys.pids
@@ -125,10 +125,11 @@ def test_too_much_memory_is_noticed_later_too(
     one, other = (config.interpreter for config, _ in two)
     with shelved() as running:
         assert running.start(one, tmp_path)[0]
+        older = running.standbys.pids
         running.clock.now += 1
         assert running.start(other, tmp_path)[0]
-        (newer,) = {entry.manager.pid for entry in running.standbys._kept[1:]}
-        running.standbys._memory_bytes = running.standbys._used() * 3 // 4
+        (newer,) = running.standbys.pids - older
+        running.standbys.memory_bytes = running.standbys.memory_used() * 3 // 4
         running.clock.now += 10.1
         running.tick()
         assert running.standbys.pids == {newer}

@@ -78,7 +78,7 @@ def test_a_page_that_can_not_be_made_ends_its_connection_and_no_other(registry: 
 def test_connections_that_say_nothing_are_limited_and_end(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_metrics, "_MAX_SECONDS", 0.2)
+    monkeypatch.setattr(service_metrics, "MAX_SECONDS", 0.2)
     with served(registry) as port, contextlib.ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))

@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until_async
 @pytest.mark.processes
 async def test_an_agent_is_there_until_its_node_is_wanted_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # It says that it goes; it need not be missed.
-    monkeypatch.setattr("malletrain.scavenger.acquisition.agent_registry._LOST_SECONDS", 3600)
+    monkeypatch.setattr("malletrain.scavenger.acquisition.agent_registry.LOST_SECONDS", 3600)
     changes: list[None] = []
     registry = AgentRegistry(certificate(tmp_path, "scavenger"), lambda: changes.append(None))
     port = await registry.open("127.0.0.1", 0)

@@ -162,13 +162,13 @@ def test_u_is_at_most_its_bound_whether_or_not_work_runs_out(data: st.DataObject
 
 def test_a_year_of_repeated_jobs_makes_as_many_as_are_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    original = Arrivals._job
+    original = Arrivals.job_of_turn
 
     def counted(self: Arrivals, job: ReplayJob, turn: int) -> ReplayJob:
         made.append(job.id)
         return original(self, job, turn)
 
-    monkeypatch.setattr(Arrivals, "_job", counted)
+    monkeypatch.setattr(Arrivals, "job_of_turn", counted)
     scenario, work = idle_machine(3, 8760.0), preset_workload("imagenet")
     options = free_options(ReplayOptions(duration_s=scenario.duration_s, repeat_jobs=True, max_parallel=3))
     result = run_replay(scenario.events, scenario.nodes, work.jobs, options)

@@ -13,7 +13,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import allocator_pb2
 
 _MAX_IDLE_PAGE = 1000
-_MAX_IDLE_CHARACTERS = 2_000_000
+MAX_IDLE_CHARACTERS = 2_000_000
 _MAX_PLAN_PAGE = 200
 _MAX_MINUTES_PAGE = 10_000
 _MAX_TOKEN_LENGTH = 18
@@ -26,7 +26,7 @@ def idle_page(store: IdleStore, request: allocator_pb2.ListIdleChangesRequest) -
         InvalidInputError: no page is asked for like this.
     """
     size, after = _size(request.page_size, _MAX_IDLE_PAGE), _position(request.page_token)
-    rows, more = store.page(after, size, _MAX_IDLE_CHARACTERS)
+    rows, more = store.page(after, size, MAX_IDLE_CHARACTERS)
     return allocator_pb2.ListIdleChangesResponse(
         changes=[_change(sequence, row) for sequence, row in rows], next_page_token=str(rows[-1][0]) if more else ""
     )

@@ -12,10 +12,10 @@ import numpy as np
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel
 from malletrain.allocator.problem.objective import ScaleRates, ScaleValues, max_start_seconds, scale_rates
+from malletrain.allocator.solvers import table_arrays
 from malletrain.allocator.solvers.knapsack import TIE, Floats, Ints, best_places
 from malletrain.allocator.solvers.owner_knapsack import OwnerGroup, best_places_within, owner_groups
 from malletrain.allocator.solvers.reduction import maybe_optimal
-from malletrain.allocator.solvers.table_arrays import values_of_scales
 from malletrain.runtime.jit import jit
 
 _SMALL = 8_000_000
@@ -112,7 +112,7 @@ class ChoiceTable:
         held = np.asarray(currents, dtype=np.int64)
         if not len(held):
             return Choice(held, 0.0)  # and nothing has to be compiled
-        values = _values(
+        values = values_of_scales(
             self.starts,
             self.sizes,
             self.rates,
@@ -231,9 +231,9 @@ def _starts(lengths: Sequence[int]) -> Ints:
 
 @jit(
     "f8[::1](i8[::1], i8[::1], f8[::1], i8[::1], f8[::1], f8[::1], f8[::1], f8[::1], i8[::1], f8, f8, b1, i8, f8[::1])",
-    otherwise=values_of_scales,
+    otherwise=table_arrays.values_of_scales,
 )
-def _values(
+def values_of_scales(
     starts: Ints,
     sizes: Ints,
     rates: Floats,

@@ -29,7 +29,7 @@ Flags = NDArray[np.bool_]
 
 
 @jit("i8[::1](i8[::1], i8[::1], i8)")
-def _min_capacities(starts: Ints, sizes: Ints, pool: int) -> Ints:
+def min_capacities(starts: Ints, sizes: Ints, pool: int) -> Ints:
     """Smallest capacity that can be left for each job: the pool less the largest sizes of the jobs before it, or 0.
 
     Shape (jobs + 1,); the last entry is what can be left when every job has chosen.
@@ -42,10 +42,10 @@ def _min_capacities(starts: Ints, sizes: Ints, pool: int) -> Ints:
 
 
 @jit("f8[:, ::1](i8[::1], i8[::1], f8[::1], i8[::1], i8)", otherwise=table_arrays.value_tables)
-def _value_tables(starts: Ints, sizes: Ints, values: Floats, min_capacities: Ints, pool: int) -> Floats:
+def value_tables(starts: Ints, sizes: Ints, values: Floats, min_per_job: Ints, pool: int) -> Floats:
     """g_k(c) for every job k and capacity c; the last row, for no jobs, is 0.
 
-    Shape (jobs + 1, pool + 1). Entries of row k below min_capacities[k] are never reached and not set.
+    Shape (jobs + 1, pool + 1). Entries of row k below min_per_job[k], of `min_capacities`, are never reached and not set.
     """
     jobs = len(starts) - 1
     tables = np.empty((jobs + 1, pool + 1))
@@ -54,11 +54,11 @@ def _value_tables(starts: Ints, sizes: Ints, values: Floats, min_capacities: Int
         table = tables[job]
         after = tables[job + 1]
         first = starts[job]
-        for capacity in range(min_capacities[job], pool + 1):
+        for capacity in range(min_per_job[job], pool + 1):
             table[capacity] = after[capacity] + values[first]
         for place in range(first + 1, starts[job + 1]):
             size, value = sizes[place], values[place]
-            lowest = max(size, min_capacities[job])
+            lowest = max(size, min_per_job[job])
             # Slices from 0 and an unsigned count let the compiler vectorise this loop: about five times as fast.
             target, source = table[lowest:], after[max(0, lowest - size) :]
             for step in range(np.uint64(max(0, pool + 1 - lowest))):
@@ -75,22 +75,22 @@ def best_values(starts: Ints, sizes: Ints, values: Floats, pool: int) -> Floats:
     Returns:
         Shape (jobs + 1, pool + 1); rows ascend.
     """
-    return _value_tables(starts, sizes, values, np.zeros(len(starts), np.int64), pool)
+    return value_tables(starts, sizes, values, np.zeros(len(starts), np.int64), pool)
 
 
 @jit("f8(f8[:, ::1], i8[::1], i8, f8)")
-def _tolerance(tables: Floats, min_capacities: Ints, pool: int, share: float) -> float:
+def _tolerance(tables: Floats, min_per_job: Ints, pool: int, share: float) -> float:
     """Largest difference at which two totals tie. Rows of the tables ascend, so their ends are their extremes."""
     largest = 0.0
-    for job in range(len(min_capacities)):
-        for capacity in (min_capacities[job], pool):
+    for job in range(len(min_per_job)):
+        for capacity in (min_per_job[job], pool):
             if np.isfinite(tables[job, capacity]):
                 largest = max(largest, abs(tables[job, capacity]))
     return share * largest
 
 
 @jit("b1[:, ::1](i8[::1], i8[::1], f8[::1], f8[:, ::1], i8, f8)", otherwise=table_arrays.reachable)
-def _reachable(starts: Ints, sizes: Ints, values: Floats, tables: Floats, pool: int, tie: float) -> Flags:
+def reachable(starts: Ints, sizes: Ints, values: Floats, tables: Floats, pool: int, tie: float) -> Flags:
     """Whether an optimum can leave capacity c for job k and those after it. Shape (jobs + 1, pool + 1)."""
     jobs = len(starts) - 1
     reached = np.zeros((jobs + 1, pool + 1), np.bool_)
@@ -111,7 +111,7 @@ def _reachable(starts: Ints, sizes: Ints, values: Floats, tables: Floats, pool: 
     "i8[:, ::1](i8[::1], i8[::1], f8[::1], i8[::1], f8[:, ::1], b1[:, ::1], i8, f8)",
     otherwise=table_arrays.first_choices,
 )
-def _first_choices(
+def first_choices(
     starts: Ints,
     sizes: Ints,
     values: Floats,
@@ -173,11 +173,11 @@ def best_places(starts: Ints, sizes: Ints, values: Floats, currents: Ints, pool:
     for job in range(jobs):
         usable += sizes[starts[job + 1] - 1]
     pool = min(pool, usable)
-    min_capacities = _min_capacities(starts, sizes, pool)
-    tables = _value_tables(starts, sizes, values, min_capacities, pool)
-    tie = _tolerance(tables, min_capacities, pool, share)
-    reached = _reachable(starts, sizes, values, tables, pool, tie)
-    picks = _first_choices(starts, sizes, values, currents, tables, reached, pool, tie)
+    min_per_job = min_capacities(starts, sizes, pool)
+    tables = value_tables(starts, sizes, values, min_per_job, pool)
+    tie = _tolerance(tables, min_per_job, pool, share)
+    reached = reachable(starts, sizes, values, tables, pool, tie)
+    picks = first_choices(starts, sizes, values, currents, tables, reached, pool, tie)
     chosen = np.empty(jobs, np.int64)
     capacity = pool
     for job in range(jobs):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from malletrain.allocator.solvers import table_arrays
 from malletrain.allocator.solvers.knapsack import TIE, Floats, Ints
-from malletrain.allocator.solvers.table_arrays import cost_tables
 from malletrain.runtime.jit import jit
 
 
@@ -104,7 +104,7 @@ def best_places_within(
     ]
     owner_starts = np.cumsum([0, *(len(part.nodes) for part in parts)])
     nodes = np.concatenate([part.nodes for part in parts])
-    _, _, picks = _tables(
+    _, _, picks = cost_tables(
         owner_starts,
         nodes,
         np.concatenate([part.values for part in parts]),
@@ -129,15 +129,20 @@ def _part(
     own = np.concatenate(ranges)
     inner = np.cumsum([0, *(len(entries) for entries in ranges)])
     most = min(limit, sum(int(sizes[entries[-1]]) for entries in ranges))
-    worth, cost, picks = _tables(inner, sizes[own], values[own], costs[own], most, tie)
+    worth, cost, picks = cost_tables(inner, sizes[own], values[own], costs[own], most, tie)
     # Numbers of nodes that are worth no more than one node less are left out.
     differs = (np.diff(worth) != 0) | (np.diff(cost) != 0)
     nodes = np.concatenate(([0], 1 + np.flatnonzero(differs))).astype(np.int64)
     return _Part(jobs, starts[list(jobs)], inner, sizes[own], picks, nodes, worth[nodes], cost[nodes])
 
 
-@jit("Tuple((f8[::1], i8[::1], i8[:, ::1]))(i8[::1], i8[::1], f8[::1], i8[::1], i8, f8)", otherwise=cost_tables)
-def _tables(starts: Ints, sizes: Ints, values: Floats, costs: Ints, pool: int, tie: float) -> tuple[Floats, Ints, Ints]:
+@jit(
+    "Tuple((f8[::1], i8[::1], i8[:, ::1]))(i8[::1], i8[::1], f8[::1], i8[::1], i8, f8)",
+    otherwise=table_arrays.cost_tables,
+)
+def cost_tables(
+    starts: Ints, sizes: Ints, values: Floats, costs: Ints, pool: int, tie: float
+) -> tuple[Floats, Ints, Ints]:
     """For every capacity the best value of all items, the least cost of ties, and the choice for each item.
 
     Args:

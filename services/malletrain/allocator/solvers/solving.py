@@ -22,7 +22,7 @@ from malletrain.allocator.solvers.reduction import reduce_sizes
 from malletrain.allocator.solvers.required_groups import solve_in_groups
 from malletrain.allocator.solvers.solver_process import SolverAnswer, SolverProcess
 
-_MAX_DP = 2_000_000_000
+MAX_DP = 2_000_000_000
 """Most steps (scales of all jobs x nodes) of a dynamic program that serves as a fallback: about 3 s."""
 
 ReadSolution = Callable[[Floats], list[int]]
@@ -59,13 +59,13 @@ def solve(
     validate(problem)
     if formulation in (Formulation.AUTO, Formulation.DP):
         choice = choose(problem)
-        counts, objective, outcome = choice.counts.tolist(), choice.objective, _Outcome("OPTIMAL", "dp")
+        counts, objective, outcome = choice.counts.tolist(), choice.objective, SolveOutcome("OPTIMAL", "dp")
     else:
         per_job = [scale_values(job, problem) for job in problem.jobs]
         model, read = _model(problem, per_job, formulation)
         answer = _answer(model, seconds, process)
         solution = _feasible_counts(per_job, problem, read, answer.solution)
-        counts, outcome = _judge(problem, per_job, formulation, answer, solution)
+        counts, outcome = judge_answer(problem, per_job, formulation, answer, solution)
         objective = objective_of(per_job, counts)
     if any(map(requires_group, problem.jobs)):
         table = GroupTable.of(problem)
@@ -73,7 +73,7 @@ def solve(
         if found_as is None:
             grouped = solve_in_groups(table, lambda model, most: _answer(model, min(seconds, most), process))
             counts, found_as = grouped.counts, grouped.placed_as
-            outcome = _Outcome("OPTIMAL" if grouped.proven else "FEASIBLE", grouped.solver, grouped.reason)
+            outcome = SolveOutcome("OPTIMAL" if grouped.proven else "FEASIBLE", grouped.solver, grouped.reason)
             objective = objective_of([scale_values(job, problem) for job in problem.jobs], counts)
         assignments = place_parts(found_as, problem)
     else:
@@ -86,7 +86,15 @@ def solve(
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class SolveOutcome:
+    """How an allocation was found.
+
+    Attributes:
+        status: `OPTIMAL`, `FEASIBLE`, or `UNCHANGED`.
+        solver: What found it.
+        reason: Why that was not the first solver that was asked; empty if it was.
+    """
+
     status: str
     solver: str
     reason: str = ""
@@ -94,7 +102,7 @@ class _Outcome:
 
 def _solve_by_kind(
     problem: AllocationProblem, wanted: Sequence[int], seconds: float, process: SolverProcess | None
-) -> tuple[list[int], _Outcome]:
+) -> tuple[list[int], SolveOutcome]:
     """The optimum where not all nodes suit all jobs; without one in time, the best solution that is known.
 
     Args:
@@ -109,13 +117,16 @@ def _solve_by_kind(
     if counts is not None and not can_be_placed(problem, counts):
         counts = None
     if counts is not None and answer.proven:
-        return counts, _Outcome("OPTIMAL", "highs-kinds")
+        return counts, SolveOutcome("OPTIMAL", "highs-kinds")
     reason = f"highs-kinds: {answer.problem or 'its solution is not feasible'}"
     in_turn = placeable_counts(table, [scales.sizes.tolist() for scales in per_job], wanted)
-    choices = [(counts, _Outcome("FEASIBLE", "highs-kinds", reason)), (in_turn, _Outcome("FEASIBLE", "greedy", reason))]
+    choices = [
+        (counts, SolveOutcome("FEASIBLE", "highs-kinds", reason)),
+        (in_turn, SolveOutcome("FEASIBLE", "greedy", reason)),
+    ]
     present = present_counts(per_job, problem.capacity, groups)
     if can_be_placed(problem, present):
-        choices.append((present, _Outcome("UNCHANGED", "present", reason)))
+        choices.append((present, SolveOutcome("UNCHANGED", "present", reason)))
     possible = [(counts, outcome) for counts, outcome in choices if counts is not None]
     return max(possible, key=lambda choice: objective_of(per_job, choice[0]))
 
@@ -141,27 +152,27 @@ def _feasible_counts(
     return counts if permitted and within else None
 
 
-def _judge(
+def judge_answer(
     problem: AllocationProblem,
     per_job: Sequence[ScaleValues],
     formulation: Formulation,
     answer: SolverAnswer,
     solution: list[int] | None,
-) -> tuple[list[int], _Outcome]:
+) -> tuple[list[int], SolveOutcome]:
     """HiGHS's solution if it is proven optimal, else that of the first possible fallback."""
     solver = f"highs-{formulation.value}"
     if solution is not None and answer.proven:
-        return solution, _Outcome("OPTIMAL", solver)
+        return solution, SolveOutcome("OPTIMAL", solver)
     reason = f"{solver}: {answer.problem or 'its solution is not feasible'}"
     pool, groups = problem.capacity, groups_of(problem)
     steps = sum(len(scales.sizes) for scales in per_job) * (pool + 1)
-    if formulation is not Formulation.MILP and steps <= _MAX_DP:
-        return best_counts(per_job, pool, groups), _Outcome("OPTIMAL", "dp", reason)
+    if formulation is not Formulation.MILP and steps <= MAX_DP:
+        return best_counts(per_job, pool, groups), SolveOutcome("OPTIMAL", "dp", reason)
     present = present_counts(per_job, pool, groups)
     # BFTrainer, §3.6: at a time-out the better of the present map and of the best solution so far.
     if solution is not None and objective_of(per_job, solution) > objective_of(per_job, present):
-        return solution, _Outcome("FEASIBLE", solver, reason)
-    return present, _Outcome("UNCHANGED", "present", reason)
+        return solution, SolveOutcome("FEASIBLE", solver, reason)
+    return present, SolveOutcome("UNCHANGED", "present", reason)
 
 
 def _model(

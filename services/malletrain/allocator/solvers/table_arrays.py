@@ -15,22 +15,22 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-_CELLS = 1_000_000
+MAX_CELLS = 1_000_000
 """Entries of the largest array of capacities x sizes."""
 
 
-def value_tables(starts: Ints, sizes: Ints, values: Floats, min_capacities: Ints, pool: int) -> Floats:
-    """`knapsack._value_tables`."""
+def value_tables(starts: Ints, sizes: Ints, values: Floats, min_per_job: Ints, pool: int) -> Floats:
+    """`knapsack.value_tables`."""
     jobs = len(starts) - 1
     tables = np.zeros((jobs + 1, pool + 1))
     total = np.empty(pool + 1)
     for job in range(jobs - 1, -1, -1):
         table, after, first = tables[job], tables[job + 1], starts[job]
-        table[min_capacities[job] :] = after[min_capacities[job] :] + values[first]
+        table[min_per_job[job] :] = after[min_per_job[job] :] + values[first]
         for size, value in zip(
             sizes[first + 1 : starts[job + 1]].tolist(), values[first + 1 : starts[job + 1]].tolist(), strict=True
         ):
-            lowest = max(size, int(min_capacities[job]))
+            lowest = max(size, int(min_per_job[job]))
             if lowest <= pool:
                 own = np.add(after[lowest - size : pool + 1 - size], value, out=total[lowest:])
                 np.maximum(table[lowest:], own, out=table[lowest:])
@@ -38,7 +38,7 @@ def value_tables(starts: Ints, sizes: Ints, values: Floats, min_capacities: Ints
 
 
 def reachable(starts: Ints, sizes: Ints, values: Floats, tables: Floats, pool: int, tie: float) -> Flags:
-    """`knapsack._reachable`."""
+    """`knapsack.reachable`."""
     jobs = len(starts) - 1
     reached = np.zeros((jobs + 1, pool + 1), np.bool_)
     reached[0, pool] = True
@@ -53,7 +53,7 @@ def reachable(starts: Ints, sizes: Ints, values: Floats, tables: Floats, pool: i
 def first_choices(
     starts: Ints, sizes: Ints, values: Floats, currents: Ints, tables: Floats, reached: Flags, pool: int, tie: float
 ) -> Ints:
-    """`knapsack._first_choices`."""
+    """`knapsack.first_choices`."""
     jobs = len(starts) - 1
     change = (pool + 1) * (jobs + 1)
     picks, costs = np.zeros((jobs, pool + 1), np.int64), np.zeros((2, pool + 1), np.int64)
@@ -72,7 +72,7 @@ def first_choices(
 def cost_tables(
     starts: Ints, sizes: Ints, values: Floats, costs: Ints, pool: int, tie: float
 ) -> tuple[Floats, Ints, Ints]:
-    """`owner_knapsack._tables`."""
+    """`owner_knapsack.cost_tables`."""
     items = len(starts) - 1
     best, cost = np.zeros(pool + 1), np.zeros(pool + 1, np.int64)
     picks = np.zeros((items, pool + 1), np.int64)
@@ -105,7 +105,7 @@ def values_of_scales(
     max_change: int,
     measured_stalls: Floats,
 ) -> Floats:
-    """`choice_table._values`."""
+    """`choice_table.values_of_scales`."""
     counts = np.diff(starts)
     current = np.repeat(currents, counts)
     old = np.repeat(held_rates[held_starts[:-1] + np.minimum(currents, np.diff(held_starts) - 1)], counts)
@@ -127,7 +127,7 @@ def values_of_scales(
 
 def _blocks(capacities: Ints, own: slice) -> Iterator[Ints]:
     """The capacities in blocks that bound the arrays over them and the sizes of a job."""
-    rows = max(1, _CELLS // (own.stop - own.start))
+    rows = max(1, MAX_CELLS // (own.stop - own.start))
     return (capacities[begin : begin + rows] for begin in range(0, len(capacities), rows))
 
 

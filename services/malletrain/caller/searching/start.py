@@ -232,7 +232,7 @@ def run_search(
         MalleTrainError: a job is refused, or JobManager does not answer.
     """
     load_optuna()
-    setup, direction, first_seed = _check_request(request)
+    setup, direction, first_seed = check_request(request)
     name, pruner = setup.request.name, pruner_of(request.pruner)
     sampler_of(request.sampler, first_seed)
     storage, file = open_storage(request.storage)
@@ -250,7 +250,7 @@ def run_search(
     return study
 
 
-def _check_request(request: SearchRequest) -> tuple[SearchSetup, str, int | None]:
+def check_request(request: SearchRequest) -> tuple[SearchSetup, str, int | None]:
     """The settings of a search whose study is not open yet, its direction, and its seed."""
     space = parse_space(request.space)
     check_used("space", request.job, space)

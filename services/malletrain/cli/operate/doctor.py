@@ -163,8 +163,8 @@ def examine(settings: AllSettings) -> Iterator[Finding]:
         lambda: _module(trainer, "malletrain.client", "'importable'", f"{trainer} -m pip install malletrain"),
         lambda: _loopback(),
         lambda: _disk(settings.state_dir),
-        lambda: _writable(settings.state_dir),
-        _variables,
+        lambda: examine_state_folder(settings.state_dir),
+        examine_variables,
         lambda: examine_key(settings.state_dir),
         lambda: examine_certificates(settings),
         lambda: examine_munge(settings.access),
@@ -178,7 +178,9 @@ def examine(settings: AllSettings) -> Iterator[Finding]:
     pythons = {"the services": sys.executable, "job_manager.trainer_python": trainer}
     yield from examine_interpreters(pythons, settings.state_dir)
     yield from (_port(service, settings.peer(service)) for service in SERVICES)
-    yield from (_metrics_port(service, address) for service in SERVICES if (address := settings.metrics.of(service)))
+    yield from (
+        examine_metrics_port(service, address) for service in SERVICES if (address := settings.metrics.of(service))
+    )
 
 
 def _python() -> Finding:
@@ -226,7 +228,7 @@ def _disk(state_dir: Path) -> Finding:
     return Finding("disk", ok, f"{free / 1024**3:.1f} GiB free at {existing}", remedy)
 
 
-def _writable(state_dir: Path) -> Finding:
+def examine_state_folder(state_dir: Path) -> Finding:
     """Whether this account can write the state folder, or make it."""
     existing = next(folder for folder in (state_dir, *state_dir.parents) if folder.exists())
     try:
@@ -249,13 +251,14 @@ def _named_files(settings: AllSettings) -> Finding:
     return judge("named files", not wrong, "; ".join(wrong) or "nobody else can write them", remedy)
 
 
-def _variables() -> Finding:
+def examine_variables() -> Finding:
+    """Whether each variable with our prefix is a setting: a misspelt one would change nothing, and not be missed."""
     unknown = unknown_variables()
     found = f"no settings: {', '.join(unknown)}" if unknown else f"all {PREFIX}* variables are known"
     return judge("variables", not unknown, found, "see docs/quickstart/operator.md for names: SECTION__FIELD")
 
 
-def _metrics_port(service: str, address: str) -> Finding:
+def examine_metrics_port(service: str, address: str) -> Finding:
     """Whether a service's metrics can be served, or are: where they can't, the service runs without."""
     check = f"metrics of {service}"
     host, _, port = address.rpartition(":")
@@ -304,10 +307,10 @@ def _port(service: str, peer: Peer) -> Finding:
                 return Finding(service, True, f"{address} serves")
         finally:
             channel.close()
-    return _unusable(service, address, refused)
+    return judge_refused_address(service, address, refused)
 
 
-def _unusable(service: str, address: str, error: OSError) -> Finding:
+def judge_refused_address(service: str, address: str, error: OSError) -> Finding:
     """An address at which nothing of ours serves, and which can't be listened at."""
     variable = f"{PREFIX}ADDRESSES__{service.upper()}"
     if error.errno == errno.EADDRINUSE:

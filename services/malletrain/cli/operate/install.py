@@ -21,7 +21,7 @@ _USER = re.compile(r"[a-z_][a-z0-9_-]{0,20}\Z")
 """The dashboard's account has a longer name, and none may have more than 31 characters."""
 _PATH = re.compile(r"/[A-Za-z0-9/._+-]+\Z")
 """Paths that mean the same in every file of systemd, without quotes."""
-_HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
+HIDDEN_FOLDERS = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 _UNITS = Path("systemd/system")
 _OTHERS = ("sysusers.d", "tmpfiles.d")
 """Folders of templates that are no units."""
@@ -74,9 +74,11 @@ class SystemdInstallation:
         for field, path in (("--prefix", self.prefix), ("--config", self.config), ("state_dir", self.state)):
             if not _PATH.match(str(path)) or ".." in path.parts:
                 raise InvalidInputError(field, "an absolute path of letters, digits and . _ + -", str(path))
-            if any(PurePosixPath(path).is_relative_to(hidden) for hidden in _HIDDEN):
+            if any(PurePosixPath(path).is_relative_to(hidden) for hidden in HIDDEN_FOLDERS):
                 raise InvalidInputError(
-                    field, f"a path outside {', '.join(_HIDDEN)}: the units hide these from the services", str(path)
+                    field,
+                    f"a path outside {', '.join(HIDDEN_FOLDERS)}: the units hide these from the services",
+                    str(path),
                 )
         if not (self.prefix / "bin/malletrain").is_file():
             raise InvalidInputError("--prefix", "a folder with bin/malletrain", str(self.prefix))

@@ -35,13 +35,13 @@ def nodes(*, view: ListingView) -> None:
     ]:
         typer.echo(line, err=True)
     slow = {node.name: to_dict(node) for node in status.slow}
-    rows = [_row(node, holders.get(node.name, ""), now, slow.get(node.name)) for node in idle_nodes]
+    rows = [node_row(node, holders.get(node.name, ""), now, slow.get(node.name)) for node in idle_nodes]
     if view.as_json:
-        rows += map(_quarantined_row, status.quarantined)
-    print_listing(_COLUMNS, rows, view, nothing="no idle nodes")
+        rows += map(quarantined_row, status.quarantined)
+    print_listing(NODE_COLUMNS, rows, view, nothing="no idle nodes")
 
 
-_COLUMNS = (
+NODE_COLUMNS = (
     Column("node"),
     Column("idle for", rank=2),
     Column("expected stay", rank=4),
@@ -53,8 +53,8 @@ _COLUMNS = (
 )
 
 
-def _row(node: resources_pb2.Node, job: str, now: float, slow: dict[str, Any] | None) -> ListingRow:
-    """A node with a cell for each of `_COLUMNS`."""
+def node_row(node: resources_pb2.Node, job: str, now: float, slow: dict[str, Any] | None) -> ListingRow:
+    """A node with a cell for each of `NODE_COLUMNS`."""
     idle = max(0.0, now - unix_seconds(node.idle_since))
     stay = node.expected_stay_seconds
     cells: list[ListingCell | str] = [
@@ -70,9 +70,9 @@ def _row(node: resources_pb2.Node, job: str, now: float, slow: dict[str, Any] | 
     return ListingRow(cells, lambda: to_dict(node) | {"jobId": job} | ({"slow": slow} if slow else {}))
 
 
-def _quarantined_row(node: scavenger_pb2.QuarantinedNode) -> ListingRow:
-    """A node that is not idle for us, with a cell for each of `_COLUMNS`: rows are sorted by them."""
-    cells = [node.name, *("" for _ in _COLUMNS[1:])]
+def quarantined_row(node: scavenger_pb2.QuarantinedNode) -> ListingRow:
+    """A node that is not idle for us, with a cell for each of `NODE_COLUMNS`: rows are sorted by them."""
+    cells = [node.name, *("" for _ in NODE_COLUMNS[1:])]
     return ListingRow(cells, lambda: {"name": node.name, "quarantined": to_dict(node)})
 
 

@@ -98,7 +98,7 @@ class HealthQuestions:
 
     def __init__(self, peer: Peer) -> None:
         """Nothing happens before `look`."""
-        self._peer = peer
+        self.peer = peer
         self._channel: grpc.Channel | None = None
         self._call: Any = None
         self._ask_at = 0.0
@@ -127,7 +127,7 @@ class HealthQuestions:
         # Soon where it has just begun; less often where that takes long, for each time is a connection.
         self._ask_at = now + (_ASK_SECONDS if self._channel is not None else self._first_asks.fail())
         try:
-            self._channel = self._channel or open_blocking_channel(self._peer, None)
+            self._channel = self._channel or open_blocking_channel(self.peer, None)
             stub = health_pb2_grpc.HealthStub(self._channel)
             self._call = stub.Check.future(health_pb2.HealthCheckRequest(), timeout=_ANSWER_SECONDS)
         except InvalidInputError:

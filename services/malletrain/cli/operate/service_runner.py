@@ -179,7 +179,7 @@ class ServiceRunner:
         self._config = config
         self._monotonic = monotonic
         self._looked = monotonic()
-        self._services = [ServiceProcess(name, HealthQuestions(settings.peer(name))) for name in SERVICES]
+        self.services = [ServiceProcess(name, HealthQuestions(settings.peer(name))) for name in SERVICES]
         self._rotation = LogRotation(settings.log_mib * 2**20, settings.log_copies)
         self._unrotated: set[str] = set()
         self._announced = False
@@ -192,7 +192,7 @@ class ServiceRunner:
 
     def start(self) -> None:
         """Start every service."""
-        for service in self._services:
+        for service in self.services:
             self._launch(service)
 
     def check(self) -> None:
@@ -203,7 +203,7 @@ class ServiceRunner:
         """
         now = self._monotonic()
         seconds, self._looked = now - self._looked, now
-        for service in self._services:
+        for service in self.services:
             if service.process is None:
                 service.start_in -= seconds
                 if service.start_in <= 0:
@@ -212,10 +212,10 @@ class ServiceRunner:
                 self._handle_end(service)
             else:
                 self._listen(service, service.process, now, seconds)
-        if not self._announced and all(service.served for service in self._services):
+        if not self._announced and all(service.served for service in self.services):
             self._announced = True
             self._all_serve()
-            for service in self._services:
+            for service in self.services:
                 typer.echo(f"{service.name:<12} {self._settings.addresses.of(service.name)}")
             typer.echo(f"state and logs in {self._settings.state_dir}; stop with Ctrl-C")
             if has_terminal() and find_spec("bokeh") is not None:
@@ -253,7 +253,7 @@ class ServiceRunner:
 
     def rotate_logs(self) -> None:
         """Rotate logs that are too large, and say so once if that is not possible."""
-        for service in self._services:
+        for service in self.services:
             try:
                 self._rotation.apply(self._log_path(service))
             except OSError as error:
@@ -306,14 +306,14 @@ class ServiceRunner:
         Args:
             ending: Services that have not ended are killed if there is one once people were told what is waited for.
         """
-        running = {service.name: service.process for service in self._services if service.process is not None}
+        running = {service.name: service.process for service in self.services if service.process is not None}
         last = running.pop("scavenger", None)
         section = self._settings.job_manager
         saving = section.max_stop_grace_seconds if section.stop_jobs_on_exit else 0.0
         _end(running.values(), _STOP_SECONDS + saving, ending)
         if last is not None:
             _end([last], _STOP_SECONDS, ending)
-        for service in self._services:
+        for service in self.services:
             service.questions.close()
 
 

@@ -64,7 +64,7 @@ class StandbyProcesses:
             clock: Monotonic time in seconds.
             group_of: Returns the cgroup of a user's standby processes; None: that of this process.
         """
-        self._memory_bytes = memory_bytes
+        self.memory_bytes = memory_bytes
         self._say = say
         self._clock = clock
         self._group_of = group_of
@@ -75,7 +75,7 @@ class StandbyProcesses:
     @property
     def is_open(self) -> bool:
         """Whether there may be standby processes."""
-        return self._memory_bytes > 0
+        return self.memory_bytes > 0
 
     @property
     def is_ready(self) -> bool:
@@ -112,7 +112,7 @@ class StandbyProcesses:
             self._say,
             config=config,
             account=account,
-            memory_bytes=self._memory_bytes,
+            memory_bytes=self.memory_bytes,
             clock=self._clock,
             spread=spread,
             group=lambda: self._group_of(_user_of(account)),
@@ -171,7 +171,7 @@ class StandbyProcesses:
             entry.manager.tick(busy=busy)
         if self._clock() - self._looked >= _LOOK_SECONDS:
             self._looked = self._clock()
-            while len(self._kept) > 1 and self._used() > self._memory_bytes:
+            while len(self._kept) > 1 and self.memory_used() > self.memory_bytes:
                 self._drop(min(self._kept, key=lambda entry: entry.used))
 
     def end(self, user_ids: Collection[int]) -> None:
@@ -182,23 +182,24 @@ class StandbyProcesses:
 
     def kill(self) -> None:
         """Kill all, and start none any more. They may end a moment later."""
-        self._memory_bytes = 0
+        self.memory_bytes = 0
         for entry in self._kept:
             entry.manager.kill()
 
     def close(self) -> None:
         """End all; none is started any more."""
-        self._memory_bytes = 0
+        self.memory_bytes = 0
         self.end(self.user_ids)
 
-    def _used(self) -> int:
+    def memory_used(self) -> int:
+        """Memory that all of them take, in bytes."""
         return sum(entry.manager.memory_used() for entry in self._kept)
 
     def _make_room(self) -> bool:
         """Have room for one more, which may take as much as the largest; whether there is."""
         while self._kept:
             largest = max(entry.manager.memory_used() for entry in self._kept)
-            if len(self._kept) < _MAX_STANDBYS and self._used() + largest <= self._memory_bytes:
+            if len(self._kept) < _MAX_STANDBYS and self.memory_used() + largest <= self.memory_bytes:
                 return True
             oldest = min(self._kept, key=lambda entry: entry.used)
             if self._clock() - oldest.used < _KEPT_SECONDS:

@@ -485,7 +485,7 @@ def _is_small(value: object) -> bool:
     return isinstance(value, int) and abs(value) < _MAX_SAMPLES
 
 
-_RUN = Path("/run")
+RUN_FOLDER = Path("/run")
 _RECORDS = {0o700: "sockets.path", 0o711: "sockets-of-owners.path"}
 _PREFIX = "malletrain-"
 
@@ -535,4 +535,4 @@ def is_own_folder(path: Path) -> bool:
 
 def _above() -> Path:
     """Root's own folder where there is one: some systems clear /tmp of what has not been used for days."""
-    return _RUN if os.getuid() == 0 and os.access(_RUN, os.W_OK) else Path(tempfile.gettempdir())
+    return RUN_FOLDER if os.getuid() == 0 and os.access(RUN_FOLDER, os.W_OK) else Path(tempfile.gettempdir())

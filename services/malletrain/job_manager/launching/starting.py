@@ -191,6 +191,11 @@ class SupervisorStarter:
             standbys.open(None, standby_config_for(self._python, self._with_variables({})))
         return standbys
 
+    @property
+    def standby_pids(self) -> set[int]:
+        """Process identifiers of the standby processes that run."""
+        return self._standby.pids
+
     def forkable(self, specs: Iterable[JobSpec]) -> list[JobSpec]:
         """The first ones of jobs that standby processes can serve: one look at a thousand jobs takes milliseconds."""
         return list(islice(filter(self._is_forkable, specs), _MAX_SCRIPTS))
@@ -203,7 +208,7 @@ class SupervisorStarter:
             may_start: Whether the first may be started now; those that run are looked after in any case.
         """
         useful = self._settings.backend != "command" and not all(host.agent for host in self._hosts.values())
-        if self._standby.pids or (may_start and (forkable or useful)):
+        if self.standby_pids or (may_start and (forkable or useful)):
             self._standby.tick(busy=False)
         for spec in forkable:
             if (manager := self._manager_for(spec, may_open=False)) is not None:
@@ -216,7 +221,7 @@ class SupervisorStarter:
             forkable: As for `tend_standby`.
         """
         scripts = {script for spec in forkable if (script := _script_of(spec)) is not None}
-        if not self._standby.pids or not scripts:
+        if not self.standby_pids or not scripts:
             return
         try:
             self._scripts = await self._threads.run("scripts", lambda: _modification_times(scripts))
@@ -236,10 +241,10 @@ class SupervisorStarter:
         """
         if not self._starts_here(order) or not self._is_forkable(order.spec):
             return False
-        manager = self._manager_for(order.spec, may_open=bool(self._standby.pids))
+        manager = self._manager_for(order.spec, may_open=bool(self.standby_pids))
         if manager is None:
             return False
-        if not manager.pid and self._standby.pids:
+        if not manager.pid and self.standby_pids:
             manager.tick(busy=False)
         self._learn(manager, order.spec)
         return manager.is_importing

@@ -67,12 +67,12 @@ def _fitting(transaction: Transaction, plan: PlanReceived) -> tuple[dict[str, tu
         job = transaction.jobs.get(job_id)
         # A part that changes nothing is not checked: a job may keep what it could not be given anew.
         if job is None or nodes != job.wanted:
-            if objection := _objection(transaction, job_id, nodes):
+            if objection := objection_to(transaction, job_id, nodes):
                 omissions.append(Omission(job_id, nodes, objection))
                 continue
-            if job is not None and _migrates(job, _idle_of(transaction, nodes)):
-                planned, nodes = nodes, _with_present_nodes(job, nodes)
-                omissions.append(Omission(job_id, without(planned, nodes), _moves(job_id)))
+            if job is not None and migrates(job, idle_of(transaction, nodes)):
+                planned, nodes = nodes, with_present_nodes(job, nodes)
+                omissions.append(Omission(job_id, without(planned, nodes), migration_refusal(job_id)))
             if job is None or nodes != job.wanted:
                 changed.add(job_id)
         if job is not None:
@@ -85,7 +85,7 @@ def _fitting(transaction: Transaction, plan: PlanReceived) -> tuple[dict[str, tu
     others = transaction.jobs.wanted.copy()
     for job_id in parts:
         others.remove(transaction.jobs[job_id], transaction.jobs[job_id].wanted)
-    unusable = _unusable_nodes(transaction)
+    unusable = unusable_nodes(transaction)
     while not _drop_what_is_lost(transaction, parts, omissions, unusable, others):
         pass
     return parts, tuple(omissions)
@@ -112,8 +112,8 @@ def _drop_what_is_lost(
     owners = others.copy()
     for job_id, nodes in tuple(parts.items()):
         job = transaction.jobs[job_id]
-        lost = _lost_nodes(transaction, job, nodes, unusable, owners)
-        fitting = _reduce(job, nodes, lost) if lost else nodes
+        lost = lost_nodes(transaction, job, nodes, unusable, owners)
+        fitting = reduce_part(job, nodes, lost) if lost else nodes
         if fitting is None:
             del parts[job_id]
             left_out = without(nodes, job.wanted)
@@ -130,7 +130,7 @@ def _drop_what_is_lost(
     return True
 
 
-def _objection(transaction: Transaction, job_id: str, nodes: tuple[str, ...]) -> str:
+def objection_to(transaction: Transaction, job_id: str, nodes: tuple[str, ...]) -> str:
     """Why a job can't be given nodes as a plan says; empty if it can."""
     job = transaction.jobs.get(job_id)
     # All nodes can be taken from any job, also from one that has ended since the plan was made.
@@ -157,17 +157,17 @@ def _objection(transaction: Transaction, job_id: str, nodes: tuple[str, ...]) ->
         return f"job {job_id}: expected {sizes} {units}, got {len(nodes)}"
     if len(nodes) in job.left_out_scales and len(nodes) != len(job.commanded):
         return f"job {job_id}: {job.in_words(len(nodes))} are left out for a while, since its script fails there"
-    if _migrates(job, _idle_of(transaction, nodes)) and spec.grouped_nodes > 1:
-        return _moves(job_id)
+    if migrates(job, idle_of(transaction, nodes)) and spec.grouped_nodes > 1:
+        return migration_refusal(job_id)
     return ""
 
 
-def _moves(job_id: str) -> str:
+def migration_refusal(job_id: str) -> str:
     """That a job would migrate, for people."""
     return f"job {job_id}: expected to gain or to lose nodes, not both at once"
 
 
-def _with_present_nodes(job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:
+def with_present_nodes(job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:
     """As many nodes as a plan gives to a job, of those that are wanted for it first, so that it does not move.
 
     The plan was made when other nodes were wanted for it, or commanded; what it is about is how many it is to have.
@@ -193,27 +193,29 @@ def _wrong_names(job: Job, nodes: tuple[str, ...]) -> str:
     return ""
 
 
-def _migrates(job: Job, after: tuple[str, ...]) -> bool:
+def migrates(job: Job, after: tuple[str, ...]) -> bool:
     """Whether a job would both gain and lose nodes. Members of a fleet may: flotillas are made for all at once."""
     return job.fleet_number is None and all(
         set(before) - set(after) and set(after) - set(before) for before in (job.wanted, job.commanded)
     )
 
 
-def _idle_of(transaction: Transaction, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of some nodes that are idle. A plan that was made before a node left may still name it as kept: it is
-    held, and not gained."""
+def idle_of(transaction: Transaction, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of some nodes that are idle.
+
+    A plan that was made before a node left may still name it as kept: it is held, and not gained.
+    """
     idle = transaction.idle or frozenset()
     return tuple(name for name in nodes if node_of(name) in idle)
 
 
-def _unusable_nodes(transaction: Transaction) -> frozenset[str]:
+def unusable_nodes(transaction: Transaction) -> frozenset[str]:
     """Nodes that have left and are still being released: they may be idle again before the processes there end."""
     jobs = transaction.jobs.marked(JobMark.COMMANDED)
     return frozenset(node_of(release.node) for job in jobs for release in job.releases if release.left)
 
 
-def _lost_nodes(
+def lost_nodes(
     transaction: Transaction,
     job: Job,
     nodes: tuple[str, ...],
@@ -234,11 +236,11 @@ def _lost_nodes(
     return lost
 
 
-def _reduce(job: Job, nodes: tuple[str, ...], lost: Mapping[str, str]) -> tuple[str, ...] | None:
+def reduce_part(job: Job, nodes: tuple[str, ...], lost: Mapping[str, str]) -> tuple[str, ...] | None:
     """The largest permitted scale on what remains; nodes that the job has are kept first. None if there is none."""
     remaining = job.whole(nodes, without(nodes, lost))
     fitting = within(remaining, first_whole(job, remaining, frozenset(job.commanded)))
-    if not fitting or _migrates(job, fitting):
+    if not fitting or migrates(job, fitting):
         return None
     return fitting
 

@@ -95,7 +95,7 @@ def audit(method: str, identity: Identity | None, request: Any, peer: str, refus
     costs_nothing = bool(refused) or identity is None
     # Without the port: whoever calls again has another one.
     who = identity.user if identity else peer.rpartition(":")[0]
-    if costs_nothing and not _REFUSALS.count_refusal(RefusalKind(who, method, refused[:_MAX_REASON_LENGTH])):
+    if costs_nothing and not REFUSALS.count_refusal(RefusalKind(who, method, refused[:_MAX_REASON_LENGTH])):
         return
     log = refusal_logger(_LOGGER) if costs_nothing else structlog.get_logger(_LOGGER)
     log.info(
@@ -122,7 +122,7 @@ def _report(kind: RefusalKind, count: int) -> None:
     )
 
 
-_REFUSALS = Refusals(_report)
+REFUSALS = Refusals(_report)
 
 
 def _job_of(identity: Identity | None, request: Any) -> str:

@@ -23,7 +23,7 @@ PURPOSE = "malletrain"
 """What our credentials contain, so that one that was made for another program is no good here."""
 MAX_CREDENTIAL_LENGTH = 4096
 _MAX_BYTES = 16 * 1024
-_SECONDS = 5.0
+COMMAND_SECONDS = 5.0
 _END_SECONDS = 1.0
 _UID = re.compile(r"^UID:\s+(\d+)\s*$", re.MULTILINE)
 _REASONS = {
@@ -165,7 +165,7 @@ def _run(argv: list[str], input_text: str = "") -> tuple[int, str]:
         MungeError: it can't be started, takes longer or writes more.
     """
     name = os.path.basename(argv[0])  # noqa: PTH119 - a name for people
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + COMMAND_SECONDS
     environment = {"LC_ALL": "C"}
     reading, writing = os.pipe()
     try:
@@ -181,7 +181,7 @@ def _run(argv: list[str], input_text: str = "") -> tuple[int, str]:
                 raise MungeError(f"{name} wrote more than {_MAX_BYTES} bytes")
             status = process.wait(deadline - time.monotonic())
         except TimeoutError:
-            raise MungeError(f"{name} did not end within {_SECONDS:g} s") from None
+            raise MungeError(f"{name} did not end within {COMMAND_SECONDS:g} s") from None
         finally:
             process.kill()
             with contextlib.suppress(TimeoutError):  # the kernel may hold it for longer

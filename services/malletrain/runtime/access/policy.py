@@ -21,7 +21,7 @@ from malletrain.v1 import (
 
 _PREFIX = "ROLE_"
 _ACCESS = f"/{access_pb2.DESCRIPTOR.services_by_name['AccessService'].full_name}/"
-_FILES: tuple[FileDescriptor, ...] = tuple(
+FILES: tuple[FileDescriptor, ...] = tuple(
     module.DESCRIPTOR
     for module in (
         access_pb2,
@@ -49,7 +49,7 @@ def number_of(role: Role) -> access_pb2.Role.ValueType:
 
 
 def _declared_roles() -> Iterator[tuple[str, Role]]:
-    for file in _FILES:
+    for file in FILES:
         for service in file.services_by_name.values():
             for method in service.methods:
                 role = role_of(method.GetOptions().Extensions[access_pb2.required_role])

@@ -28,7 +28,7 @@ from malletrain.runtime.errors import UnavailableError
 _MAX_CONNECTIONS = 16
 _POLL_SECONDS = 0.05
 _SILENCE_SECONDS = 5.0
-_MAX_SECONDS = 15.0
+MAX_SECONDS = 15.0
 """A connection is cut after so long, whatever it does."""
 
 
@@ -94,7 +94,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
     @override
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        deadline = threading.Timer(_MAX_SECONDS, _cut, [request])
+        deadline = threading.Timer(MAX_SECONDS, _cut, [request])
         deadline.daemon = True
         deadline.start()
         try:

@@ -42,7 +42,7 @@ from malletrain.tls.names import PeerNode, node_name
 from malletrain.v1 import agent_pb2 as pb
 from malletrain.v1 import agent_pb2_grpc
 
-_LOST_SECONDS = 2.0
+LOST_SECONDS = 2.0
 """An agent whose connection breaks reconnects within a third of a second. One that does not has died."""
 _REGISTER = "/malletrain.v1.AgentRegistryService/Register"
 _MAX_NAME_LENGTH = 256
@@ -370,7 +370,7 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         if self._streams.get(entry.node) is stream:
             del self._streams[entry.node]
             loop = asyncio.get_running_loop()
-            self._timers[entry.node] = loop.call_later(_LOST_SECONDS, self._expire, entry)
+            self._timers[entry.node] = loop.call_later(LOST_SECONDS, self._expire, entry)
 
     def _expire(self, entry: RegisteredAgent) -> None:
         if entry.node not in self._streams and self._present.get(entry.node, entry).placeholder == entry.placeholder:
@@ -427,11 +427,11 @@ def _read_introduction(request: pb.RegisterRequest | None, peer: str, certificat
         version=introduction.version,
         certificate=certificate,
         unfit=introduction.unfit[:_MAX_UNFIT_LENGTH],
-        speed=_speed_of(introduction),
+        speed=speed_of(introduction),
     )
 
 
-def _speed_of(introduction: pb.AgentIntroduction) -> NodeSpeed | None:
+def speed_of(introduction: pb.AgentIntroduction) -> NodeSpeed | None:
     """How fast the agent's node is; None: it does not say.
 
     Raises:

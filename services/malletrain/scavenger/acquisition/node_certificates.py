@@ -15,7 +15,7 @@ from malletrain.tls.files import CertificateFileError, read_certificate_file
 
 _START_SECONDS = 300.0
 """From the start of a placeholder until its agent has reported, at the most."""
-_LOOK_SECONDS = 60.0
+LOOK_SECONDS = 60.0
 _MILLISECONDS = 1000
 
 
@@ -61,7 +61,7 @@ class NodeCertificates:
     @property
     def look_seconds(self) -> float:
         """How often to look whether certificates are due."""
-        return min(_LOOK_SECONDS, self._lifespan / 8)
+        return min(LOOK_SECONDS, self._lifespan / 8)
 
     def is_due(self, renew_at: float) -> bool:
         """Whether a certificate is to be renewed.

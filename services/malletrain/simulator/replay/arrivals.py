@@ -57,7 +57,7 @@ class Arrivals:
         while self.next_submit_s <= now_s:
             turn, place = divmod(self._next, len(self._jobs))
             self._next += 1
-            yield self._job(self._jobs[place], turn)
+            yield self.job_of_turn(self._jobs[place], turn)
 
     def room(self, waiting: int) -> int | None:
         """How many more jobs may wait, where so many do; None: all that come.
@@ -75,7 +75,8 @@ class Arrivals:
         """
         return self.over and not waiting and active < places(self._jobs, self._options)
 
-    def _job(self, job: ReplayJob, turn: int) -> ReplayJob:
+    def job_of_turn(self, job: ReplayJob, turn: int) -> ReplayJob:
+        """A job of the set as it is submitted when the set is gone through for the turn-th time, from 0."""
         job = job.free() if self._options.free else job
         return replace(job, id=f"{job.id}#{turn}", submit_s=self._jobs[-1].submit_s) if turn else job
 

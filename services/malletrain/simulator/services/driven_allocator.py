@@ -70,7 +70,7 @@ class DrivenAllocator:
                 case AskPeers():
                     self.apply(PeersAnswered(nodes=tuple(self._nodes()), samples=self._samples(effect.deadlines)))
                 case Solve():
-                    self.apply(Solved(tuple(map(_solve, effect.problems))))
+                    self.apply(Solved(tuple(map(solve_problem, effect.problems))))
                 case ApplyPlan():
                     seconds = self._late_plans.get(effect.plan.generation, self._plan_seconds)
                     self._queue.at(self._queue.now + seconds, partial(self._send, effect))
@@ -91,7 +91,7 @@ class DrivenAllocator:
         self.apply(self._apply_plan(question))
 
 
-def _solve(problem: AllocationProblem) -> Allocation:
+def solve_problem(problem: AllocationProblem) -> Allocation:
     """As `malletrain.allocator.solvers.solving.solve` by default."""
     choice = choose(problem)
     return Allocation(choice.objective, "OPTIMAL", "dp", 0.0, place(problem, choice.counts.tolist()))

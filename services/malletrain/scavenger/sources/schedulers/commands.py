@@ -11,7 +11,7 @@ from typing import Protocol
 from malletrain.common.commands import RunningCommand, start_command
 from malletrain.scavenger.sources.base import SourceError
 
-_MAX_BYTES = 256 * 1024 * 1024
+MAX_OUTPUT_BYTES = 256 * 1024 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
 _PIECE = 64 * 1024
 _SHOWN_LINE = 500
@@ -90,8 +90,8 @@ async def run_command(argv: Sequence[str], timeout_seconds: float, command_input
         raise SourceError(f"{argv[0]} has not answered within {timeout_seconds:g} s") from error
     finally:
         await process.close()
-    if len(output) > _MAX_BYTES:
-        raise SourceError(f"{argv[0]} printed more than {_MAX_BYTES} bytes")
+    if len(output) > MAX_OUTPUT_BYTES:
+        raise SourceError(f"{argv[0]} printed more than {MAX_OUTPUT_BYTES} bytes")
     if process.returncode:
         raise CommandFailedError(argv[0], process.returncode, _shorten(errors.decode(errors="replace").strip()))
     return output.decode(errors="replace")
@@ -115,7 +115,7 @@ def _environment() -> dict[str, str]:
 async def _read_output(process: RunningCommand) -> tuple[bytes, bytes]:
     """What a process prints and says, until it ends. It is killed when it prints too much."""
     output, errors, _ = await asyncio.gather(
-        _read(process.stdout, _MAX_BYTES, process.kill), _read(process.stderr, _MAX_ERROR_BYTES), process.wait()
+        _read(process.stdout, MAX_OUTPUT_BYTES, process.kill), _read(process.stderr, _MAX_ERROR_BYTES), process.wait()
     )
     return output, errors
 

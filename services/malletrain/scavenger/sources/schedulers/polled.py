@@ -109,7 +109,7 @@ class PolledSource(NodeSource):
         """
         self.queries = queries
         self._staleness = staleness
-        self._selection = selection
+        self.selection = selection
         self._clock = clock
         self._placeholders = placeholders or NoPlaceholders()
         self._state_file = state_file
@@ -171,7 +171,7 @@ class PolledSource(NodeSource):
         idle = self._ages.update(now, available.idle | held)
         if not stale and self._clock.monotonic() - self._stored_at >= _STORE_SECONDS:
             self._store_ages()
-        names = sorted(name for name in usable if self._selection.wanted(name))
+        names = sorted(name for name in usable if self.selection.wanted(name))
         return Observation(
             time=now,
             idle={name: idle[name] for name in names},
@@ -217,7 +217,7 @@ class PolledSource(NodeSource):
         for name in states.known:
             answered = states.facts.get(name, NO_FACTS)
             about = classes.get(name, answered)
-            pool = answered.pool or self._selection.pool
+            pool = answered.pool or self.selection.pool
             facts[name] = _place(about, pool, path_of_unit(name, paths.get(node_of_unit(name), about.topology)))
         return facts
 
