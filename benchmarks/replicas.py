@@ -117,15 +117,15 @@ def train(seed: int, disturbed: bool, epochs: int, folder: Path) -> Run:
         raise RuntimeError(f"the last workers ended with {codes}: {(folder / '0.log').read_text()[-2000:]}")
     metrics = json.loads((folder / "completed.json").read_text())["metrics"]
     lines = lines_in(folder)
-    pauses, repeated = _costs(lines, last_steps)
-    return Run(seed, disturbed, metrics["loss"], _curve(lines), pauses, repeated)
+    pauses, repeated = costs_of(lines, last_steps)
+    return Run(seed, disturbed, metrics["loss"], curve_of(lines), pauses, repeated)
 
 
 def _reached(folder: Path) -> int:
     return max((line["before"] for line in lines_in(folder)), default=0)
 
 
-def _curve(lines: Sequence[dict[str, Any]]) -> tuple[float | None, ...]:
+def curve_of(lines: Sequence[dict[str, Any]]) -> tuple[float | None, ...]:
     """The mean over the workers of each step's loss."""
     newest: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
     for line in lines:
@@ -144,7 +144,7 @@ def _differences(one: Run, other: Run) -> list[float]:
     return [abs(a - b) for a, b in pairs if a is not None and b is not None]
 
 
-def _costs(lines: Sequence[dict[str, Any]], last_steps: Sequence[float]) -> tuple[dict[str, float], dict[str, int]]:
+def costs_of(lines: Sequence[dict[str, Any]], last_steps: Sequence[float]) -> tuple[dict[str, float], dict[str, int]]:
     """Pause and repeated samples of each change, by rank 0's steps."""
     own = [line for line in lines if line["rank"] == 0]
     gaps = [later["time"] - earlier["time"] for earlier, later in itertools.pairwise(own)]

@@ -34,20 +34,20 @@ from malletrain.v1 import resources_pb2
 
 SAMPLERS = ("random", "tpe")
 AT_ONCE = 4
-_PAIRS = tuple(combinations(range(MAX_VERTICES), 2))
+PAIRS = tuple(combinations(range(MAX_VERTICES), 2))
 _TRAINED, _JUDGED, _BATCH = 1024, 512, 64
 
 
 def space() -> dict[str, object]:
     """Nine edges out of 21 (the same one again is no further edge), five operations and a learning rate."""
-    edges = {f"edge{place}": list(range(len(_PAIRS))) for place in range(MAX_EDGES)}
+    edges = {f"edge{place}": list(range(len(PAIRS))) for place in range(MAX_EDGES)}
     operations = {f"operation{place}": [str(name) for name in Operation] for place in range(MAX_VERTICES - 2)}
     return {**edges, **operations, "lr": (0.003, 1.0, "log")}
 
 
 def cell_of(values: Mapping[str, str]) -> Cell | None:
     """The cell that the values of a trial describe; None: no path leads to its output."""
-    edges = [_PAIRS[int(values[f"edge{place}"])] for place in range(MAX_EDGES)]
+    edges = [PAIRS[int(values[f"edge{place}"])] for place in range(MAX_EDGES)]
     operations = [Operation(values[f"operation{place}"]) for place in range(MAX_VERTICES - 2)]
     return pruned(sorted(set(edges)), operations)
 

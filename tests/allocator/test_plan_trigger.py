@@ -38,7 +38,7 @@ def test_a_node_that_was_away_for_a_moment_is_given_again() -> None:
     for refusals in (0, 2):
         found.update_nodes([], ["n2"])
         trigger.note_left(["n2"])
-        found.update_nodes(plannable_nodes("n2"), [])
+        found.update_nodes(plannable_nodes("n2", expected_stay_seconds=9.0), [])
         for _ in range(refusals):
             assert trigger.reason(found, 1.0, 1.0) == "nodes came back: n2"
             trigger.begin()
@@ -162,7 +162,7 @@ def test_fleets_by_remaining_work_are_divided_again_after_some_time() -> None:
 def test_a_refused_plan_that_is_no_longer_due_is_not_made_again() -> None:
     found, trigger = cache(), PlanTrigger(60.0)
     applied(trigger, found, 0.0)
-    found.update_nodes(plannable_nodes("n4"))
+    found.update_nodes(plannable_nodes("n4", expected_stay_seconds=9.0))
     trigger.begin()
     trigger.note_refused()
     found.update_nodes([], ["n4"])
@@ -173,7 +173,7 @@ def test_a_refused_plan_that_is_no_longer_due_is_not_made_again() -> None:
 def test_a_plan_that_was_applied_in_part_is_followed_by_another() -> None:
     found, trigger = cache(), PlanTrigger(60.0)
     applied(trigger, found, 0.0)
-    found.update_nodes(plannable_nodes("n4"))
+    found.update_nodes(plannable_nodes("n4", expected_stay_seconds=9.0))
     trigger.begin()
     trigger.note_applied(found.plan_input(1.0), 1.0, in_part=True)
     assert trigger.wait_seconds(found, 1.0, 1.0) == 0.1

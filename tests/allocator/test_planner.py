@@ -53,7 +53,7 @@ def test_a_problem_holds_the_admitted_jobs_and_the_idle_nodes() -> None:
 def test_no_plan_is_made_before_both_nodes_and_jobs_are_known() -> None:
     found = ClusterCache()
     assert not found.complete
-    found.update_nodes(plannable_nodes("n1"), snapshot=True)
+    found.update_nodes(plannable_nodes("n1", expected_stay_seconds=9.0), snapshot=True)
     assert not found.complete
     found.update_jobs([], snapshot=True)
     assert found.complete
@@ -77,7 +77,7 @@ def test_stays_of_all_nodes_count_until_a_node_leaves_or_joins_anew() -> None:
     found.update_stays([PlannableNode("n1", 70.0, "main")], {"n1": 70.0, "n2": 60.0, "n9": 5.0})
     assert found.plan_input(0.0).expected_stays == {"n1": 70.0, "n2": 60.0, "n3": 9.0}
     assert found.pool_of("n1") == "main"
-    found.update_nodes(plannable_nodes("n2"), ["n1"])
+    found.update_nodes(plannable_nodes("n2", expected_stay_seconds=9.0), ["n1"])
     assert found.plan_input(0.0).expected_stays == {"n2": 9.0, "n3": 9.0}
     found.update_stays([PlannableNode("n3", 50.0)], {"n2": 40.0, "n3": 50.0})
     found.update_stays([PlannableNode("n2", 30.0)])
@@ -91,12 +91,12 @@ def test_a_job_of_which_nothing_has_changed_is_the_same_object_in_the_next_probl
         return build_problem(found.plan_input(0.0), OPTIONS).jobs
 
     before = demands()
-    found.update_nodes(plannable_nodes("n4"))
+    found.update_nodes(plannable_nodes("n4", expected_stay_seconds=9.0))
     assert all(map(is_, before, demands()))
     found.update_profiles([profile("b")])
     found.update_nodes([], ["n1"])  # which job a has
     assert demands()[0].current_nodes == ()
-    found.update_nodes(plannable_nodes("n1"))
+    found.update_nodes(plannable_nodes("n1", expected_stay_seconds=9.0))
     assert demands() == before
 
 
@@ -151,7 +151,8 @@ def test_generations_are_above_our_last_one_and_those_that_jobs_have_seen() -> N
 
 def test_a_plan_is_solved_by_pools_with_pinned_scales_first() -> None:
     found = ClusterCache()
-    found.update_nodes([*plannable_nodes("g1", pool="gpu"), *plannable_nodes("c1", "c2", "c3", "c4")], snapshot=True)
+    others = plannable_nodes("c1", "c2", "c3", "c4", expected_stay_seconds=9.0)
+    found.update_nodes([*plannable_nodes("g1", pool="gpu", expected_stay_seconds=9.0), *others], snapshot=True)
     found.update_jobs([cached_job("a", "c1", "c2"), cached_job("b"), cached_job("d", "g1")], snapshot=True)
     found.update_profiles([profile("a", ScalePin(1, False, 50.0)), profile("b"), profile("d")])
     problem = plan_problem(found.plan_input(0.0), OPTIONS)

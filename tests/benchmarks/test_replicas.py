@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch")
 
-from benchmarks.replicas import LINES, Run, _costs, _curve, script_in, table
+from benchmarks.replicas import LINES, Run, costs_of, curve_of, script_in, table
 
 
 def note(before: int, rank: int, size: int, loss: float, time: float) -> dict[str, Any]:
@@ -18,18 +18,18 @@ def note(before: int, rank: int, size: int, loss: float, time: float) -> dict[st
 
 def test_a_step_that_a_killed_worker_has_not_noted_has_no_loss() -> None:
     whole = [note(0, 0, 2, 1.0, 1.0), note(0, 1, 2, 3.0, 1.1)]
-    assert _curve([*whole, note(24, 0, 2, 5.0, 2.0)]) == (2.0, None)
+    assert curve_of([*whole, note(24, 0, 2, 5.0, 2.0)]) == (2.0, None)
 
 
 def test_of_a_step_that_was_made_twice_the_last_time_counts() -> None:
     again = [note(0, 0, 2, 1.0, 1.0), note(0, 1, 2, 3.0, 1.1), note(0, 0, 1, 7.0, 9.0)]
-    assert _curve(again) == (7.0,)
+    assert curve_of(again) == (7.0,)
 
 
 def test_a_change_costs_the_time_between_two_steps_and_the_samples_between() -> None:
     times = [1.0, 2.0, 3.0, 13.0, 14.0, 15.0]
     lines = [note(before, 0, 2, 1.0, time) for before, time in zip((0, 24, 48, 48, 72, 96), times, strict=True)]
-    assert _costs(lines, [3.0]) == ({"growth": 9.0}, {"growth": 24})
+    assert costs_of(lines, [3.0]) == ({"growth": 9.0}, {"growth": 24})
 
 
 def test_the_table_compares_seed_by_seed() -> None:

@@ -14,7 +14,7 @@ pytest.importorskip("optuna", reason="needs malletrain[search]")
 def test_values_become_a_cell_or_none() -> None:
     names = parse_space(study.space())
     first = {name: str(entry.values[0]) for name, entry in names.items() if isinstance(entry, SearchChoices)}
-    last = study._PAIRS.index((0, 6))
+    last = study.PAIRS.index((0, 6))
     assert study.cell_of(first) is None  # one edge, which does not lead to the output
     assert study.cell_of(first | {"edge3": str(last)}) == Cell(((0, 1),), ())
 

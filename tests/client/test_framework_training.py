@@ -262,9 +262,10 @@ def test_a_loader_keeps_its_order_if_it_does_not_shuffle(tmp_path: Path) -> None
 
 def test_what_is_kept_is_an_option_of_all_adapters(tmp_path: Path) -> None:
     training = started(tmp_path, checkpoints_kept=3, max_checkpoint_bytes=10**9)
+    state = {"model": {}, "optimizer": {}}
     for _ in range(5):
         training.passed()
-        training.checkpoints.save_and_wait(training.samples, lambda: training._content([]))
+        training.checkpoints.save_and_wait(training.samples, lambda: {**state, "samples": training.samples})
     assert len(list(tmp_path.glob("samples-*.pt"))) == 3
     with pytest.raises(ValueError, match=r"max_checkpoint_bytes: expected .*, got 0"):
         started(tmp_path, max_checkpoint_bytes=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -130,10 +130,6 @@ def test_rank_0_stages_out_where_no_other_node_stays(
     assert leave_whole(memory, 120, lambda _: {}, [], in_memory=True, stages_out=wanted) is expected
 
 
-def manager(folder: Path, left: float, clock: Callable[[], float]) -> CheckpointManager:
-    return CheckpointManager(folder, 30.0, clock, seconds_left=lambda: left)
-
-
 def test_the_size_and_the_time_of_the_last_save_count(tmp_path: Path) -> None:
     now = [0.0]
 
@@ -141,17 +137,16 @@ def test_the_size_and_the_time_of_the_last_save_count(tmp_path: Path) -> None:
         now[0] += 1.0  # so that a save takes several seconds
         return now[0]
 
-    saving = manager(tmp_path, 2.0, clock)
+    left = [2.0]
+    saving = CheckpointManager(tmp_path, 30.0, clock, seconds_left=lambda: left[0])
     saving.save(12, lambda: {"model": torch.zeros(1000), "optimizer": {}, "samples": 12}, last=True)
-    took, size = saving._saver.rate.expected_seconds(1), saving._saver.written.last_bytes  # type: ignore[union-attr]
-    assert took is not None
-    seconds = took * size
+    costs = saving.costs()
+    seconds, size = costs["checkpoint_background_seconds"], int(costs["checkpoint_bytes"])
     assert seconds >= 1
     short = StageOutTerms(60.0, 1 << 20)
-    for left, better in ((seconds / 2, True), (seconds * 2, False)):
-        saving._seconds_left = lambda left=left: left  # type: ignore[misc]
+    for left[0], better in ((seconds / 2, True), (seconds * 2, False)):
         assert saving.is_better_staged_out(1, short) is better
-    saving._seconds_left = lambda: seconds / 2
+    left[0] = seconds / 2
     assert not saving.is_better_staged_out(1, StageOutTerms(60.0, size - 1)), "the agent copies less"
     assert not saving.is_better_staged_out(1, StageOutTerms(seconds * 0.9, 1 << 20)), "the agent has no time for it"
 
@@ -163,7 +158,8 @@ def test_before_the_first_save_100_megabytes_a_second_are_assumed(
     terms = StageOutTerms(60.0, 1 << 40)
     sharded = ShardedCheckpoints(tmp_path, 30.0, seconds_left=lambda: left)
     assert sharded.is_better_staged_out(lambda: size, terms) is better
-    assert manager(tmp_path, left, lambda: 0.0).is_better_staged_out(size, terms) is better
+    whole = CheckpointManager(tmp_path, 30.0, lambda: 0.0, seconds_left=lambda: left)
+    assert whole.is_better_staged_out(size, terms) is better
 
 
 def offer(node: str, shard: int, size: int = 10, most: int = 100) -> StageOutOffer:

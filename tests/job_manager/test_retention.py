@@ -148,11 +148,12 @@ async def test_numbers_are_never_used_again(database: DatabaseAddress, tmp_path:
     assert JobStore(open_database(database)).load().last_number == 5
 
 
-def test_a_large_submission_is_asked_for_in_parts(database: DatabaseAddress, tmp_path: Path) -> None:
+def test_a_large_submission_is_asked_for_in_parts(database: DatabaseAddress) -> None:
     store_jobs(database).close()
-    store = Kept(database, tmp_path).store
+    engine = open_database(database)
+    store = JobStore(engine)
     store.save(Change(submission=Submission("large", "d", tuple(range(1, 2500)))))
-    event.listen(store._engine, "engine_connect", limit_variables)
+    event.listen(engine, "engine_connect", limit_variables)
     assert store.removable([1], 90 * DAY) == ([], ["whole"])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +48,10 @@ def test_a_node_that_comes_back_is_two_events() -> None:
     assert merge_events(event("", "a"), event("a", revision=2)) is None
 
 
+async def all_of(ended: Subscription[scavenger_pb2.WatchNodesResponse]) -> list[scavenger_pb2.WatchNodesResponse]:
+    return [item async for item in ended]
+
+
 @given(st.lists(st.sets(st.sampled_from(NAMES)), max_size=12), st.sets(st.sampled_from(NAMES)))
 def test_a_slow_watcher_sees_every_leave_of_a_node_that_it_knows(sets: list[set[str]], first: set[str]) -> None:
     slow = Subscription[scavenger_pb2.WatchNodesResponse](merge=merge_events)
@@ -55,7 +61,8 @@ def test_a_slow_watcher_sees_every_leave_of_a_node_that_it_knows(sets: list[set[
         lives.update(dict.fromkeys(present - before, revision))
         before = present
     idle = dict.fromkeys(first, 0)
-    for merged in slow._items:
+    slow.end()
+    for merged in asyncio.run(all_of(slow)):
         assert not {node.name for node in merged.joined} & set(merged.left)
         for name in merged.left:
             del idle[name]  # it was known

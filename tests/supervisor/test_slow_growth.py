@@ -84,6 +84,12 @@ class SlowPool(WorkerPool):
             self.kills += 1
             self._workers.pop(worker.slot, None)
 
+    def lose(self, slot: Slot) -> SlowWorker:
+        """Forget a worker that has ended; which it was."""
+        worker = self._workers.pop(slot)
+        assert isinstance(worker, SlowWorker)
+        return worker
+
 
 class Backend:
     warm = True
@@ -181,7 +187,7 @@ def test_what_boots_while_the_others_leave_comes_at_the_next_change() -> None:
     assert N3 not in following.warm()
     go_on(20)  # it saves
     assert N3 in following.warm()
-    left = trainers._workers.pop(N1)
+    left = trainers.lose(N1)
     assert left.killed
     ended = WorkerExit(N1, 0, 0, started=True, going=True, killed=False, hung=False)
     assert (
