@@ -37,6 +37,7 @@ PERMITTED = {
     "frameworks/zero_trainer.py": Permitted(2, "states of DeepSpeed that it has not linked yet"),
     "gpu/test_client.py": Permitted(1, "torch has no public kernel that takes long"),
     "hostile/test_defects.py": Permitted(1, "a defect is simulated"),
+    "hostile/test_restore.py": Permitted(1, "a start itself, without the wait for what the Scavenger knows of hosts"),
     "hostile/test_standby_packets.py": Permitted(1, "a connection on which packets never end"),
     "job_manager/test_change_spans.py": Permitted(1, "how much is kept shows in the memory only"),
     "job_manager/test_recording.py": Permitted(4, "defects of the machine are simulated"),

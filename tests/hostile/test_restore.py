@@ -206,7 +206,7 @@ async def test_a_folder_in_which_something_is_mounted_is_not_looked_at() -> None
                 pytest.skip("may not mount a file system")
             try:
                 with pytest.raises(SupervisorStartError, match="is mounted in"):
-                    await launcher.start(order.job_id, order.incarnation, lambda: order)
+                    await launcher._start(order)
                 folder = launcher.folder(ORDER.job_id)
                 if place != path:
                     assert folder.is_done, "jobs may mount what they like in it"
