@@ -142,7 +142,7 @@ class LiveServices:
 
     @property
     def state(self) -> ManagerState:
-        return self.manager._engine.state
+        return self.manager.engine.state
 
     @property
     def machine(self) -> AllocatorMachine:

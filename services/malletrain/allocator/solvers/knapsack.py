@@ -45,7 +45,7 @@ def min_capacities(starts: Ints, sizes: Ints, pool: int) -> Ints:
 def value_tables(starts: Ints, sizes: Ints, values: Floats, min_per_job: Ints, pool: int) -> Floats:
     """g_k(c) for every job k and capacity c; the last row, for no jobs, is 0.
 
-    Shape (jobs + 1, pool + 1). Entries of row k below min_per_job[k], of `min_capacities`, are never reached and not set.
+    Shape (jobs + 1, pool + 1). Entries of row k below min_per_job[k] are never reached and not set.
     """
     jobs = len(starts) - 1
     tables = np.empty((jobs + 1, pool + 1))
