@@ -188,6 +188,7 @@ async def test_the_newest_and_an_earlier_plan_are_explained_also_after_a_restart
             peers.scavenger.tell("n3")
             await wait_until_async(lambda: {"a": 3} in peers.scales())
             second = peers.applied[-1].generation
+            await noted(stub, second)
         async with allocator(tmp_path, address) as stub:
             third = second + 1
             await noted(stub, third)
