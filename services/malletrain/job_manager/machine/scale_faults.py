@@ -91,7 +91,7 @@ def _proves_at(job: Job) -> float:
 
 
 def next_change(job: Job) -> float:
-    """When `news` may next have something, as things are, in seconds since the epoch; infinity: never."""
+    """When `changes_with_time` may next have something, as things are, in seconds since the epoch; infinity: never."""
     return min([_proves_at(job), *(fault.until for fault in job.scale_faults if fault.until is not None)])
 
 
