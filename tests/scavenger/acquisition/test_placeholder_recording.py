@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -82,3 +83,18 @@ async def test_a_defect_is_written_down_and_can_be_replayed(tmp_path: Path, monk
     mended = debug_replay(file)
     assert mended.returncode == 1
     assert "replayed: no failure" in mended.stdout
+
+
+async def test_a_defect_that_shows_in_the_call_of_an_agent_ends_the_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC would end that call alone, and the agent would come again and again."""
+    recorder = FlightRecorder(tmp_path, RecordedPlaceholders(POLICY), validate=True, min_stimuli=100)
+    harness = Harness(2, recorder=recorder)
+    await harness.run(5)
+    monkeypatch.setattr(PlaceholderState, "observed", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        harness.controller.agents_changed()
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(harness.controller.run(), 10)
+    assert any(tmp_path.glob("placeholder-stimuli-*.json"))

@@ -93,6 +93,7 @@ class PlaceholderController:
         self._asked_at = -math.inf
         self.has_listed = False
         self._unconfirmed: set[str] = set()
+        self._defect: Exception | None = None
         self._unsure = False
         self._doubted: Mapping[str, str] = {}
         self._changed = asyncio.Event()
@@ -172,14 +173,18 @@ class PlaceholderController:
 
     def agents_changed(self) -> None:
         """Take over which agents the registry knows."""
-        step = self._loop.apply(
-            AgentsChanged(
-                present=tuple(map(_seen, self._registry.present.values())),
-                leaving=tuple(map(_seen, self._registry.leaving)),
-                departed=tuple(map(_seen, self._registry.take_departed())),
-                unwanted=self.unwanted,
-            )
+        agents = AgentsChanged(
+            present=tuple(map(_seen, self._registry.present.values())),
+            leaving=tuple(map(_seen, self._registry.leaving)),
+            departed=tuple(map(_seen, self._registry.take_departed())),
+            unwanted=self.unwanted,
         )
+        try:
+            step = self._loop.apply(agents)
+        except Exception as error:
+            self._defect = error  # an agent's call is all that it would end here
+            self._changed.set()
+            raise
         if step.to_be_listed:
             self._list_soon()
         self._changed.set()
@@ -203,7 +208,10 @@ class PlaceholderController:
 
         Raises:
             SourceError: the scheduler does not answer.
+            Exception: the machine has failed, now or when agents had changed.
         """
+        if self._defect is not None:
+            raise self._defect
         await self._refresh()
         await self._apply()
 
