@@ -7,7 +7,7 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -259,9 +259,7 @@ def _listen(address: str) -> socket.socket:
     Raises:
         OSError: it is none of this node's.
     """
-    addresses: Iterable[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int]]]
-    addresses = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)  # type: ignore[assignment]
-    family, kind, _, _, place = next(iter(addresses))
+    family, kind, _, _, place = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
     listening = socket.socket(family, kind)
     try:
         listening.bind(place)

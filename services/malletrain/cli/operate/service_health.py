@@ -94,7 +94,11 @@ class Silence:
 
 
 class HealthQuestions:
-    """Asks one service whether it serves (grpc.health.v1), over TLS; never waits."""
+    """Asks one service whether it serves (grpc.health.v1), over TLS; never waits.
+
+    Attributes:
+        peer: Address of the service.
+    """
 
     def __init__(self, peer: Peer) -> None:
         """Nothing happens before `look`."""

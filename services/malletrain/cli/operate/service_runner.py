@@ -156,7 +156,11 @@ class ServiceProcess:
 
 
 class ServiceRunner:
-    """Starts the services, restarts those that end or hang, and stops all of them."""
+    """Starts the services, restarts those that end or hang, and stops all of them.
+
+    Attributes:
+        services: The process of each service.
+    """
 
     def __init__(
         self,

@@ -47,6 +47,9 @@ class StandbyProcesses:
 
     All standby processes together have so much memory at most. For another one, those that were used least recently are
     ended.
+
+    Attributes:
+        memory_bytes: That memory; 0: none is kept.
     """
 
     def __init__(
